@@ -1,0 +1,63 @@
+"""Time, as something that can be handed in: the wall, a steady count, and a bell that rings later."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Bell(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """The wall clock, in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never jump. On one host all processes share them."""
+        ...
+
+    def call_later(self, delay_s: float, ring: Callable[[], None]) -> Bell:
+        """Call `ring` on the running loop after `delay_s`."""
+        ...
+
+
+class RealClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def call_later(self, delay_s: float, ring: Callable[[], None]) -> Bell:
+        return asyncio.get_running_loop().call_later(delay_s, ring)
+
+
+REAL_CLOCK = RealClock()
+
+
+async def wait_for_event(clock: Clock, event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait until `event` is set, at most `timeout_s`; says whether it is."""
+    if event.is_set() or timeout_s <= 0:
+        return event.is_set()
+    loop = asyncio.get_running_loop()
+    rung: asyncio.Future[None] = loop.create_future()
+
+    def ring() -> None:
+        if not rung.done():
+            rung.set_result(None)
+
+    bell = clock.call_later(timeout_s, ring)
+    waiter = loop.create_task(event.wait())
+    try:
+        await asyncio.wait((waiter, rung), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        bell.cancel()
+        rung.cancel()
+        waiter.cancel()
+    return event.is_set()

@@ -1,0 +1,33 @@
+"""How long to wait before the next attempt. The only place with the backoff formula."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+JITTER_SHARE = 0.1
+# 2**64 seconds is beyond every cap; a larger exponent would only cost time.
+MAX_EXPONENT = 64
+LOSS_BASE_S = 1.0
+
+
+class RetryPolicy(Struct, frozen=True):
+    """`base_s` doubled per attempt, up to a tenth more, never over `max_s`. Without `retries` it is one run."""
+
+    base_s: float = 1.0
+    max_s: float = 3600.0
+    retries: bool = True
+
+    def allows(self, attempts: int, max_retries: int) -> bool:
+        """`attempts` counts the failures before this one, so k retries are k + 1 runs."""
+        return self.retries and attempts < max_retries
+
+    def delay_s(self, attempts: int, jitter: float) -> float:
+        """Seconds until the next run; `jitter` is chance in [0, 1)."""
+        assert 0 <= jitter < 1
+        delay_s = self.base_s * 2.0 ** min(attempts, MAX_EXPONENT)
+        return min(delay_s * (1 + JITTER_SHARE * jitter), self.max_s)
+
+
+def loss_delay_s(losses: int) -> float:
+    """The pause after a worker died: none the first time, then doubling from one second."""
+    return 0.0 if losses == 0 else LOSS_BASE_S * 2.0 ** min(losses - 1, MAX_EXPONENT)

@@ -1,0 +1,377 @@
+"""The storage contract: what a store promises, in prose that the conformance suite holds.
+
+A storage that somebody else writes needs five verbs: `enqueue`, `dequeue`, `mark_running`, `mark_done`
+and `mark_failed`. `BaseStorage` makes the batched verbs from those, so that every worker speaks one
+language; it asks the storage only for what it overrides. The built-in stores go the other way round
+(`omniq.storage.batched`): they implement the batched verbs, each in one atomic write.
+
+Promises of every built-in store
+- A transition is one atomic write. Either all of a call's effect is there after it, or none.
+- What a call returned is durable, unless the store was opened with `durability="relaxed"`.
+- A settlement changes something only where its epoch is the task's epoch and the task is RUNNING.
+- Every mutating call may be repeated after `StoreUnavailable` and leaves the state of one success.
+- Moments are the store's own clock; callers send durations.
+- No exception of a driver crosses the border: what is raised is in `omniq.errors`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from loguru import logger
+from msgspec import Struct
+
+from omniq.clock import REAL_CLOCK, Clock
+from omniq.errors import StoreUnavailable, Unsupported
+from omniq.serializer import MsgpackSerializer, Serializer
+from omniq.task import (
+    Action,
+    Answer,
+    Claim,
+    Enqueued,
+    Held,
+    OnConflict,
+    Rates,
+    Renewal,
+    Run,
+    Settlement,
+    StoredTask,
+    Task,
+    TaskError,
+    TaskFields,
+    TaskFilter,
+    TaskResult,
+    TaskStatus,
+    WorkerInfo,
+    new_id,
+    replace,
+)
+
+if TYPE_CHECKING:
+    from omniq.storage.backend import Backend
+
+Claimed = StoredTask | Task
+
+
+class Capabilities(Struct, frozen=True):
+    """What a store can do beyond the five verbs."""
+
+    batched: bool = False  # exchange, renew, cancel, history ... in one atomic write each
+    leases: bool = False  # a dead worker's tasks come back
+    wakes: bool = False  # `wait` returns early when something becomes due
+    joins: bool = False  # `conn=` joins the caller's own transaction
+    durable: bool = False  # tasks outlive the process
+
+
+class BaseStorage(ABC):
+    """A queue of tasks. Derive from it and write five verbs; `super().__init__()` is not needed."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities()
+    clock: Clock = REAL_CLOCK
+    serializer: Serializer = MsgpackSerializer()
+
+    # --- life ------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """A storage with nothing to open counts as open."""
+        return True
+
+    async def open(self) -> None:
+        """Connect, and make or check the schema. Opening an open storage does nothing."""
+
+    async def close(self) -> None:
+        """Give everything back. Closing a closed storage does nothing."""
+
+    def clone(self) -> Self:
+        """An unopened twin on the same data, for another loop, thread or process."""
+        return self
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- the seed's verbs ------------------------------------------------------------------------
+
+    @abstractmethod
+    async def enqueue(self, task: Task, *, conn: Any = None) -> str:
+        """Keep `task` and return its id. Once this returned, the task is not lost."""
+
+    @abstractmethod
+    async def dequeue(self, now: datetime | None = None) -> Task | None:
+        """Claim the first due task, or return None. Nobody else gets it while it is claimed."""
+
+    @abstractmethod
+    async def mark_running(self, task_id: str) -> object:
+        """Confirm that the claimed task is being run. May be repeated."""
+
+    @abstractmethod
+    async def mark_done(self, task_id: str, result: TaskResult) -> object:
+        """The run succeeded; keep its result."""
+
+    @abstractmethod
+    async def mark_failed(self, task_id: str, error: TaskError, will_retry: bool = False) -> object:
+        """The run failed. With `will_retry` the task waits for a `reschedule`."""
+
+    async def reschedule(self, task_id: str, eta: datetime) -> None:
+        """Let a waiting task run at `eta`. Without this, a retry becomes a new task."""
+        raise self._lacks("reschedule")
+
+    async def get_task(self, task_id: str) -> Task | None:
+        """The task as it is now, or None when the id is unknown."""
+        raise self._lacks("get_task")
+
+    async def get_result(self, task_id: str) -> TaskResult | None:
+        """How the task ended (for an interval task: its latest run), or None."""
+        raise self._lacks("get_result")
+
+    # --- the batched verbs: writing --------------------------------------------------------------
+
+    async def enqueue_many(
+        self,
+        tasks: Iterable[Task | StoredTask],
+        *,
+        conn: Any = None,
+        on_conflict: OnConflict = "skip",
+    ) -> list[Enqueued]:
+        """Keep all of `tasks`, or none of them (T1).
+
+        Same id and same content is "already there"; same id and other content is `IdConflict`. A unique
+        key that a living task holds is skipped, raises `DuplicateTask`, or replaces a waiting one's call.
+        """
+        ids: list[Enqueued] = []
+        for task in tasks:
+            assert isinstance(task, Task)
+            ids.append(Enqueued(await self.enqueue(task, conn=conn), created=True))
+        return ids
+
+    async def exchange(
+        self, settlements: Sequence[Settlement], claim: Claim | None = None
+    ) -> tuple[list[Answer], list[Claimed]]:
+        """Settle what has ended, then hand out at most `claim.limit` due tasks: one atomic write.
+
+        Order: priority (9 first), then eta (a task without one counts from when it was enqueued), then
+        order of enqueueing. Due means PENDING, eta not after the store's clock, not expired, its queue
+        asked for and not paused. No task goes to two callers, `epoch` rises by one, and the lease is
+        durable before return. Repeating a `claim_id` gives those of its tasks that still run again.
+        """
+        answers = await self._settle_one_by_one(settlements)
+        if claim is None or Answer.UNSENT in answers:
+            return answers, []
+        return answers, await self._dequeue_up_to(claim.limit)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Answer]:
+        """The first half of `exchange`. Answers `held`, `already` or `stale`, one for each."""
+        answers, _ = await self.exchange(settlements)
+        return answers
+
+    async def claim(
+        self,
+        worker: str,
+        queues: Sequence[str] | None = None,
+        limit: int = 1,
+        lease: float = 30.0,
+        claim_id: str | None = None,
+    ) -> list[Claimed]:
+        """The second half of `exchange`."""
+        wish = Claim(worker, None if queues is None else tuple(queues), limit, lease, claim_id or new_id())
+        _, claims = await self.exchange((), wish)
+        return claims
+
+    async def renew(self, worker: str, lease: float, holding: Iterable[Held] = ()) -> Renewal:
+        """Extend every lease of `worker` (T3) and say what it holds, what it lost, what to cancel."""
+        raise self._lacks("renew")
+
+    async def held(self, worker: str) -> list[Held]:
+        """What `worker` holds, without extending anything."""
+        return []
+
+    async def release(self, worker: str) -> int:
+        """Take back everything from a worker known to be dead (T8, T9); how many tasks that were."""
+        raise self._lacks("release")
+
+    async def lapse(self, limit: int = 100) -> int:
+        """Take back at most `limit` tasks whose lease is over or whose owner is dead (T8, T9, T12).
+
+        Tasks that expired while they waited end here too (T14). A row that cannot be read is reported
+        and passed over.
+        """
+        return 0
+
+    async def progress(self, task_id: str, epoch: int, done: float, total: float | None = None) -> bool:
+        """Note how far a run is; False when the epoch is no longer current."""
+        return False
+
+    async def cancel(self, task_id: str) -> TaskStatus:
+        """End a waiting task (T10), ask a running one to stop (T11); the status afterwards."""
+        raise self._lacks("cancel")
+
+    async def retry(self, task_id: str) -> None:
+        """Let a FAILED or CANCELLED task run again with all its chances (T13)."""
+        raise self._lacks("retry")
+
+    async def delete(self, task_id: str) -> None:
+        """Forget a final task, its result and its history (T16)."""
+        raise self._lacks("delete")
+
+    async def pause(self, queue: str) -> None:
+        """Hand out nothing more from `queue`; what runs goes on."""
+        raise self._lacks("pause")
+
+    async def resume(self, queue: str) -> None:
+        raise self._lacks("resume")
+
+    async def prune(self, limit: int = 1000) -> int:
+        """Delete at most `limit` final tasks whose retention is over (T16)."""
+        return 0
+
+    async def beat(self, worker: WorkerInfo) -> None:
+        """Say that a worker lives, and what it does."""
+
+    async def leave(self, worker: str) -> None:
+        """Say that a worker has ended; it holds nothing any more."""
+
+    async def migrate(self) -> None:
+        """Bring the schema to this version. May be repeated, killed, and run by two at once."""
+
+    # --- the batched verbs: looking --------------------------------------------------------------
+
+    async def list_tasks(
+        self, filter: TaskFilter | None = None, after: str | None = None, limit: int = 100
+    ) -> list[Task]:
+        """Tasks that match, newest first, from the one behind `after` (an id of the page before)."""
+        raise self._lacks("list_tasks")
+
+    async def history(self, task_id: str) -> list[Run]:
+        """The closed runs of a task that did not simply succeed, oldest first, at most the newest 20."""
+        raise self._lacks("history")
+
+    async def counts(self) -> dict[str, dict[TaskStatus, int]]:
+        """How many tasks each queue has in each status."""
+        raise self._lacks("counts")
+
+    async def rates(self, since: datetime) -> Rates:
+        """What was enqueued and what ended since a moment."""
+        raise self._lacks("rates")
+
+    async def paused(self) -> set[str]:
+        """The names of the paused queues."""
+        return set()
+
+    async def workers(self) -> list[WorkerInfo]:
+        """The workers that beat, newest beat first."""
+        return []
+
+    async def verify(self) -> list[str]:
+        """Everything about the stored data that should not be, one line each; empty when all is well."""
+        raise self._lacks("verify")
+
+    async def wait(self, timeout: float) -> bool:
+        """Sleep until something may have become due since the latest claim began, at most `timeout`.
+
+        It only shortens a wait: a caller that is never woken and looks every `timeout` is correct too.
+        """
+        raise self._lacks("wait")
+
+    async def wait_result(self, task_id: str, timeout: float | None = None) -> TaskResult | None:
+        """The result as soon as there is one, or None after `timeout`. Unknown ids raise `NotFound`."""
+        raise self._lacks("wait_result")
+
+    # --- other vocabularies ----------------------------------------------------------------------
+
+    def as_backend(self, serializer: Serializer | None = None) -> Backend:
+        """This storage in the words of seed 002: `reserve`, `mark_success`, `mark_failure`."""
+        from omniq.storage.backend import StorageBackend
+
+        return StorageBackend(self, serializer or self.serializer)
+
+    # --- the batched verbs, made from the seed's -------------------------------------------------
+
+    def overrides(self, verb: str) -> bool:
+        """Whether this storage brings its own `verb`."""
+        return getattr(type(self), verb) is not getattr(BaseStorage, verb)
+
+    def _lacks(self, verb: str) -> Unsupported:
+        return Unsupported(f"{type(self).__name__} has no {verb}(); override it to use this")
+
+    async def _settle_one_by_one(self, settlements: Sequence[Settlement]) -> list[Answer]:
+        """What was sent before the storage went away stays sent; the rest is to be sent again."""
+        answers: list[Answer] = []
+        for settlement in settlements:
+            try:
+                await self._settle_one(settlement)
+                answers.append(Answer.HELD)
+            except StoreUnavailable as gone:
+                logger.warning("store away while settling: {}", gone)
+                return answers + [Answer.UNSENT] * (len(settlements) - len(answers))
+            except Exception as exc:
+                logger.error("the storage refused to settle {}: {!r}", settlement.task.id, exc)
+                answers.append(Answer.STALE)
+        return answers
+
+    async def _settle_one(self, settlement: Settlement) -> None:
+        task = settlement.task
+        assert isinstance(task, Task), "a storage with the seed's verbs hands out plain tasks"
+        now = self.clock.now()
+        error = settlement.error or TaskError("GivenBack", "the worker gave it back")
+        match settlement.action:
+            case Action.SUCCEED | Action.REPEAT:
+                value = self.serializer.loads(settlement.result or b"")
+                await self.mark_done(task.id, TaskResult(task.id, TaskStatus.SUCCESS, value, None, now))
+            case Action.FAIL:
+                await self.mark_failed(task.id, error, will_retry=False)
+            case Action.CONTINUE | Action.RETRY:
+                await self.mark_failed(task.id, error, will_retry=True)
+            case Action.GIVE_BACK:
+                if not self.overrides("reschedule"):
+                    await self.mark_failed(task.id, error, will_retry=True)
+        if settlement.status is TaskStatus.PENDING:
+            await self._run_again(task, settlement, now + timedelta(seconds=settlement.delay_s))
+
+    async def _run_again(self, task: Task, settlement: Settlement, eta: datetime) -> None:
+        if self.overrides("reschedule"):
+            await self.reschedule(task.id, eta)
+            return
+        attempts = {Action.RETRY: task.attempts + 1, Action.GIVE_BACK: task.attempts}
+        again = replace(
+            task,
+            id=new_id(),
+            eta=eta,
+            status=TaskStatus.PENDING,
+            attempts=attempts.get(settlement.action, 0),
+            headers={**task.headers, "retry_of": task.headers.get("retry_of", task.id)},
+        )
+        await self.enqueue(again)
+
+    async def _dequeue_up_to(self, limit: int) -> list[Claimed]:
+        claims: list[Claimed] = []
+        while len(claims) < limit:
+            try:
+                task = await self.dequeue(now=self.clock.now())
+                if task is None:
+                    break
+            except Exception as exc:
+                if not claims:
+                    raise
+                logger.warning("dequeue failed after {} tasks: {!r}", len(claims), exc)
+                break
+            claims.append(task)
+            try:
+                await self.mark_running(task.id)
+            except Exception as exc:  # it is claimed: running it is right, losing it is not
+                logger.warning("mark_running({}) failed: {!r}", task.id, exc)
+        return claims
+
+
+def payload_of(task: TaskFields) -> bytes | None:
+    """The encoded call of a claimed task, or None where its arguments are still Python values."""
+    return task.payload if isinstance(task, StoredTask) else None

@@ -1,0 +1,219 @@
+"""A store that implements the batched verbs: the seed's verbs made from those, and who may use it.
+
+A storage belongs to the event loop that opened it. It opens at its first use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, ClassVar, Final
+
+from omniq.errors import CorruptRecord, InvalidOption, NotFound, PayloadTooLarge
+from omniq.logic.lifecycle import HISTORY_LIMIT
+from omniq.serializer import Encoded
+from omniq.storage.base import BaseStorage, Capabilities
+from omniq.task import (
+    Action,
+    Answer,
+    Held,
+    OnConflict,
+    Settlement,
+    StoredTask,
+    Task,
+    TaskError,
+    TaskFields,
+    TaskResult,
+    check_fields,
+    func_path,
+    moment,
+)
+
+MAX_PAYLOAD_BYTES: Final = 1 << 20
+MAX_BATCH: Final = 100_000
+# Claims that the seed's verbs can refer to without an epoch; far more than anybody holds at once.
+MAX_REMEMBERED_CLAIMS: Final = 10_000
+DAY_S: Final = 86400.0
+_COMMON: Final = tuple(TaskFields.__struct_fields__)
+
+__all__ = ["HISTORY_LIMIT", "MAX_BATCH", "MAX_PAYLOAD_BYTES", "BatchedStorage"]
+
+
+class BatchedStorage(BaseStorage):
+    """What the built-in stores share above their own data."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(batched=True, leases=True, wakes=True)
+    max_payload: int = MAX_PAYLOAD_BYTES
+    result_ttl_s: float = DAY_S
+    failed_ttl_s: float = 30 * DAY_S
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening: asyncio.Lock | None = None
+        self._claims: OrderedDict[str, Held] = OrderedDict()
+
+    # --- life ------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._loop is not None
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._loop is not None:
+            raise InvalidOption(
+                f"this {type(self).__name__} belongs to another event loop; use storage.clone() here"
+            )
+        self._opening = self._opening or asyncio.Lock()
+        async with self._opening:
+            if self._loop is None:
+                await self._connect()
+                self._loop = loop
+
+    async def close(self) -> None:
+        if self._loop is None:
+            return
+        self._loop = None
+        self._opening = None
+        await self._disconnect()
+
+    @abstractmethod
+    async def _connect(self) -> None: ...
+
+    @abstractmethod
+    async def _disconnect(self) -> None: ...
+
+    def keep_results(self, result_ttl_s: float, failed_ttl_s: float) -> None:
+        """How long what has ended can be asked for."""
+        self.result_ttl_s, self.failed_ttl_s = result_ttl_s, failed_ttl_s
+
+    # --- the seed's verbs ------------------------------------------------------------------------
+
+    async def enqueue(
+        self, task: Task | StoredTask, *, conn: Any = None, on_conflict: OnConflict = "skip"
+    ) -> str:
+        """One task. Where a living task holds its unique key, the id is that task's."""
+        [enqueued] = await self.enqueue_many([task], conn=conn, on_conflict=on_conflict)
+        return enqueued
+
+    async def dequeue(self, now: datetime | None = None, *, lease: float = 30.0) -> Task | None:
+        claims = await self.claim(f"dequeue-{id(self):x}", None, 1, lease)
+        if not claims:
+            return None
+        [claimed] = claims
+        self._claims[claimed.id] = Held(claimed.id, claimed.epoch)
+        self._claims.move_to_end(claimed.id)
+        if len(self._claims) > MAX_REMEMBERED_CLAIMS:
+            self._claims.popitem(last=False)
+        return self.decode(claimed) if isinstance(claimed, StoredTask) else claimed
+
+    async def mark_running(self, task_id: str, *, epoch: int | None = None) -> Answer:
+        """`dequeue` has claimed it already: this only says whether the claim still holds."""
+        claim = self._claim_of(task_id, epoch)
+        task = await self.get_task(task_id)
+        running = task is not None and task.owner is not None and task.epoch == claim.epoch
+        return Answer.HELD if running else Answer.STALE
+
+    async def mark_done(self, task_id: str, result: TaskResult, *, epoch: int | None = None) -> Answer:
+        """T4, or T4i for an interval task."""
+        claim = self._claim_of(task_id, epoch)
+        encoded = self.serializer.dumps(result.result)
+        task = await self.get_task(task_id)
+        if task is not None and task.repeats:
+            assert task.interval is not None
+            settlement = Settlement.repeat(claim, encoded, task.interval)
+        else:
+            settlement = Settlement.success(claim, encoded)
+        return await self._settle_alone(settlement)
+
+    async def mark_failed(
+        self,
+        task_id: str,
+        error: TaskError | BaseException | str,
+        will_retry: bool = False,
+        *,
+        epoch: int | None = None,
+    ) -> Answer:
+        """T5 with `will_retry` (due at once, until a `reschedule` says else), T6 without."""
+        claim = self._claim_of(task_id, epoch)
+        action = Action.RETRY if will_retry else Action.FAIL
+        return await self._settle_alone(Settlement(claim, action, error=as_task_error(error)))
+
+    def _claim_of(self, task_id: str, epoch: int | None) -> Held:
+        if epoch is not None:
+            return Held(task_id, epoch)
+        # Epoch 0 is never handed out, so a claim that is not ours is stale by the ordinary rule.
+        return self._claims.get(task_id) or Held(task_id, 0)
+
+    async def _settle_alone(self, settlement: Settlement) -> Answer:
+        [answer] = await self.settle([settlement])
+        if answer is not Answer.STALE:
+            self._claims.pop(settlement.task.id, None)
+        return answer
+
+    # --- between Python values and what is kept --------------------------------------------------
+
+    def encode(self, task: Task | StoredTask) -> StoredTask:
+        """The task as it is kept: call encoded once, nothing in it that only the store may set."""
+        if isinstance(task, StoredTask):
+            check_fields(task)
+            if task.func_path:
+                func_path(task.func_path)
+            stored = task
+        else:
+            common = {name: getattr(task, name) for name in _FROM_USER}
+            payload = self.serializer.dump_call(None, task.args, task.kwargs)
+            stored = StoredTask(task.func_path, payload, **common)
+        if len(stored.payload) > self.max_payload:
+            raise PayloadTooLarge(
+                f"the arguments of {stored.func_path} take {len(stored.payload):,} bytes, more than "
+                f"{self.max_payload:,}; store them elsewhere and pass a key, or raise max_payload"
+            )
+        return stored
+
+    def encode_many(self, tasks: Iterable[Task | StoredTask]) -> list[StoredTask]:
+        stored = [self.encode(task) for task in tasks]
+        if len(stored) > MAX_BATCH:
+            raise InvalidOption(f"at most {MAX_BATCH:,} tasks in one call, not {len(stored):,}; split them")
+        return stored
+
+    def decode(self, stored: StoredTask) -> Task:
+        """For people to look at. A payload that cannot be read is shown as what it is."""
+        try:
+            _, args, kwargs = self.serializer.decode_call(stored.payload)
+        except CorruptRecord:
+            args, kwargs = [Encoded.of(stored.payload)], {}
+        common = {name: getattr(stored, name) for name in _COMMON}
+        return Task(stored.func_path or "by_value", tuple(args), kwargs, **common)
+
+    def result_of(self, stored: StoredTask) -> TaskResult | None:
+        if stored.result_status is None:
+            return None
+        value = None if stored.result is None else self.serializer.loads(stored.result)
+        return TaskResult(stored.id, stored.result_status, value, stored.error, stored.result_at)
+
+
+_FROM_USER: Final = _COMMON[: _COMMON.index("status")]
+
+
+def as_task_error(error: TaskError | BaseException | str) -> TaskError:
+    if isinstance(error, TaskError):
+        return error
+    if isinstance(error, BaseException):
+        text = "".join(traceback.format_exception(error))
+        return TaskError(type(error).__qualname__, str(error), text)
+    return TaskError("Error", str(error))
+
+
+def unknown(task_id: str) -> NotFound:
+    return NotFound(f"no task {task_id!r} in this store: never enqueued here, deleted, or pruned")
+
+
+def check_moment(eta: datetime) -> datetime:
+    return moment(eta, "eta")

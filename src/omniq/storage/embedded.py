@@ -1,0 +1,330 @@
+"""The async face of a store that lives in this process: one line per verb, and the waiting.
+
+A store says how a job reaches its rows (`_write`, `_read`) and brings the bell that wakes sleepers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from omniq.clock import wait_for_event
+from omniq.errors import InvalidOption
+from omniq.storage.base import Claimed
+from omniq.storage.batched import BatchedStorage, check_moment, unknown
+from omniq.storage.rows import Rows
+from omniq.task import (
+    Answer,
+    Claim,
+    Enqueued,
+    Held,
+    OnConflict,
+    Rates,
+    Renewal,
+    Run,
+    Settlement,
+    StoredTask,
+    Task,
+    TaskFilter,
+    TaskResult,
+    TaskStatus,
+    WorkerInfo,
+    count,
+    positive_seconds,
+    queue_name,
+)
+
+T = TypeVar("T")
+# Looked at this often even if no bell rings: a notification only shortens a wait.
+RESULT_POLL_S: Final = 0.5
+MAX_PAGE: Final = 10_000
+
+
+class Listener:
+    """One loop's ear: an event for due work, one for results. Rung from any thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
+        self.due = asyncio.Event()
+        self.result = asyncio.Event()
+
+    def ring(self, *, due: bool, result: bool) -> None:
+        if threading.get_ident() == self.thread:
+            self._set(due, result)
+            return
+        try:
+            self.loop.call_soon_threadsafe(self._set, due, result)
+        except RuntimeError:  # its loop has closed; it will not sleep any more
+            return
+
+    def _set(self, due: bool, result: bool) -> None:
+        if due:
+            self.due.set()
+        if result:
+            self.result.set()
+
+
+class Bell:
+    """Everybody in this process who sleeps on one store."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listeners: tuple[Listener, ...] = ()
+
+    def add(self, listener: Listener) -> None:
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+
+    def remove(self, listener: Listener) -> None:
+        with self._lock:
+            self._listeners = tuple(one for one in self._listeners if one is not listener)
+
+    def ring(self, *, due: bool, result: bool) -> None:
+        for listener in self._listeners:
+            listener.ring(due=due, result=result)
+
+
+class EmbeddedStorage(BatchedStorage):
+    """Every verb of the contract over `Rows`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._listener: Listener | None = None
+        self._next_due: datetime | None = None
+        self._awaited: dict[str, list[asyncio.Future[None]]] = {}
+        self._watcher: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def _write(self, job: Callable[[Rows], T]) -> T:
+        """Run `job` on the rows as one atomic, durable write; ring the bell afterwards."""
+
+    @abstractmethod
+    async def _read(self, job: Callable[[Rows], T]) -> T:
+        """Run `job` on the rows; it changes nothing."""
+
+    @abstractmethod
+    def _bell(self) -> Bell: ...
+
+    def _listen(self) -> None:
+        self._listener = Listener()
+        self._bell().add(self._listener)
+
+    async def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._bell().remove(self._listener)
+            self._listener = None
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+            self._watcher = None
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    async def enqueue_many(
+        self,
+        tasks: Iterable[Task | StoredTask],
+        *,
+        conn: Any = None,
+        on_conflict: OnConflict = "skip",
+    ) -> list[Enqueued]:
+        if on_conflict not in ("skip", "raise", "replace"):
+            raise InvalidOption(f"on_conflict must be 'skip', 'raise' or 'replace', not {on_conflict!r}")
+        stored = self.encode_many(tasks)
+        await self.open()
+        if conn is not None:
+            return await self._enqueue_on(conn, stored, on_conflict)
+        return await self._enqueue(stored, on_conflict)
+
+    async def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
+        return await self._write(lambda rows: rows.enqueue_many(stored, on_conflict))
+
+    async def _enqueue_on(
+        self, conn: Any, stored: list[StoredTask], on_conflict: OnConflict
+    ) -> list[Enqueued]:
+        raise self._lacks("enqueue(conn=...)")
+
+    async def exchange(
+        self, settlements: Sequence[Settlement], claim: Claim | None = None
+    ) -> tuple[list[Answer], list[Claimed]]:
+        if claim is not None:
+            check_claim(claim)
+        await self.open()
+        if claim is not None:
+            assert self._listener is not None
+            # Cleared before the look: what comes up from here on wakes the next `wait`.
+            self._listener.due.clear()
+        answers, claims, next_due = await self._write(lambda rows: _exchange(rows, settlements, claim))
+        if claim is not None:
+            self._next_due = next_due
+        return answers, claims
+
+    async def renew(self, worker: str, lease: float, holding: Iterable[Held] = ()) -> Renewal:
+        positive_seconds(lease, "lease")
+        known = tuple(holding)
+        return await self._do(lambda rows: rows.renew(worker, lease, known))
+
+    async def release(self, worker: str) -> int:
+        return await self._do(lambda rows: rows.release(worker))
+
+    async def lapse(self, limit: int = 100) -> int:
+        count(limit, "limit", least=1)
+        return await self._do(lambda rows: rows.lapse(limit))
+
+    async def progress(self, task_id: str, epoch: int, done: float, total: float | None = None) -> bool:
+        return await self._do(lambda rows: rows.progress(task_id, epoch, (done, total)))
+
+    async def cancel(self, task_id: str) -> TaskStatus:
+        return await self._do(lambda rows: rows.cancel(task_id))
+
+    async def retry(self, task_id: str) -> None:
+        await self._do(lambda rows: rows.retry(task_id))
+
+    async def reschedule(self, task_id: str, eta: datetime) -> None:
+        moment = check_moment(eta)
+        await self._do(lambda rows: rows.reschedule(task_id, moment))
+
+    async def delete(self, task_id: str) -> None:
+        await self._do(lambda rows: rows.delete(task_id))
+
+    async def prune(self, limit: int = 1000) -> int:
+        count(limit, "limit", least=1)
+        return await self._do(lambda rows: rows.prune(limit))
+
+    async def pause(self, queue: str) -> None:
+        queue_name(queue)
+        await self._do(lambda rows: rows.pause(queue))
+
+    async def resume(self, queue: str) -> None:
+        queue_name(queue)
+        await self._do(lambda rows: rows.resume(queue))
+
+    async def beat(self, worker: WorkerInfo) -> None:
+        await self._do(lambda rows: rows.beat(worker))
+
+    async def leave(self, worker: str) -> None:
+        await self._do(lambda rows: rows.leave(worker))
+
+    async def _do(self, job: Callable[[Rows], T]) -> T:
+        await self.open()
+        return await self._write(job)
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    async def get_task(self, task_id: str) -> Task | None:
+        stored = await self._look(lambda rows: rows.get(task_id))
+        return None if stored is None else self.decode(stored)
+
+    async def get_result(self, task_id: str) -> TaskResult | None:
+        stored = await self._look(lambda rows: rows.get(task_id))
+        return None if stored is None else self.result_of(stored)
+
+    async def held(self, worker: str) -> list[Held]:
+        return await self._look(lambda rows: rows.held(worker))
+
+    async def list_tasks(
+        self, filter: TaskFilter | None = None, after: str | None = None, limit: int = 100
+    ) -> list[Task]:
+        if count(limit, "limit", least=1) > MAX_PAGE:
+            raise InvalidOption(f"limit must be at most {MAX_PAGE}, not {limit}; ask for pages with after=")
+        wanted = filter or TaskFilter()
+        stored = await self._look(lambda rows: rows.select(wanted, after, limit))
+        return [self.decode(one) for one in stored]
+
+    async def history(self, task_id: str) -> list[Run]:
+        return await self._look(lambda rows: rows.runs(task_id))
+
+    async def counts(self) -> dict[str, dict[TaskStatus, int]]:
+        return await self._look(lambda rows: rows.counts())
+
+    async def rates(self, since: datetime) -> Rates:
+        moment = check_moment(since)
+        return await self._look(lambda rows: rows.rates(moment))
+
+    async def paused(self) -> set[str]:
+        return await self._look(lambda rows: rows.paused())
+
+    async def workers(self) -> list[WorkerInfo]:
+        return await self._look(lambda rows: rows.workers())
+
+    async def verify(self) -> list[str]:
+        return await self._look(lambda rows: rows.verify())
+
+    async def _look(self, job: Callable[[Rows], T]) -> T:
+        await self.open()
+        return await self._read(job)
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    async def wait(self, timeout: float) -> bool:
+        await self.open()
+        assert self._listener is not None
+        timeout_s = max(0.0, timeout)
+        if self._next_due is not None:
+            until_due_s = (self._next_due - self._wall()).total_seconds()
+            if until_due_s < timeout_s:
+                await wait_for_event(self.clock, self._listener.due, until_due_s)
+                return True
+        return await wait_for_event(self.clock, self._listener.due, timeout_s)
+
+    def _wall(self) -> datetime:
+        return self.clock.now()
+
+    async def wait_result(self, task_id: str, timeout: float | None = None) -> TaskResult | None:
+        await self.open()
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._awaited.setdefault(task_id, []).append(ended)
+        try:
+            result = await self._result_or_unknown(task_id)
+            if result is not None:
+                return result
+            if self._watcher is None or self._watcher.done():
+                self._watcher = asyncio.create_task(self._watch_results(), name="omniq-results")
+            await asyncio.wait((ended,), timeout=timeout)
+            return await self._result_or_unknown(task_id) if ended.done() else None
+        finally:
+            self._forget(task_id, ended)
+
+    async def _result_or_unknown(self, task_id: str) -> TaskResult | None:
+        stored = await self._read(lambda rows: rows.get(task_id))
+        if stored is None:
+            raise unknown(task_id)
+        return self.result_of(stored)
+
+    def _forget(self, task_id: str, ended: asyncio.Future[None]) -> None:
+        waiting = self._awaited.get(task_id, [])
+        if ended in waiting:
+            waiting.remove(ended)
+        if not waiting:
+            self._awaited.pop(task_id, None)
+
+    async def _watch_results(self) -> None:
+        """One look for everybody who waits on this storage, after each ring and now and then."""
+        assert self._listener is not None
+        rung = self._listener.result
+        while self._awaited:
+            rung.clear()
+            ids = list(self._awaited)
+            for task_id in await self._read(lambda rows, ids=ids: rows.ended(ids)):  # type: ignore[misc]
+                for ended in self._awaited.pop(task_id, []):
+                    if not ended.done():
+                        ended.set_result(None)
+            await wait_for_event(self.clock, rung, RESULT_POLL_S)
+
+
+def _exchange(
+    rows: Rows, settlements: Sequence[Settlement], claim: Claim | None
+) -> tuple[list[Answer], list[Claimed], datetime | None]:
+    answers, claims = rows.exchange(settlements, claim)
+    return answers, list(claims), rows.next_due
+
+
+def check_claim(claim: Claim) -> None:
+    count(claim.limit, "limit", least=0)
+    positive_seconds(claim.lease, "lease")
+    for queue in claim.queues or ():
+        queue_name(queue)

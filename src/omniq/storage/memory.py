@@ -1,0 +1,307 @@
+"""A store in this process's memory: for tests, for trying things out, for work that may be lost.
+
+It is no mock: it keeps the whole contract except durability, and passes the same conformance suite.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import ClassVar, TypeVar
+
+from omniq.clock import REAL_CLOCK, Clock
+from omniq.errors import CorruptRecord
+from omniq.logic import lifecycle
+from omniq.storage.base import Capabilities
+from omniq.storage.batched import HISTORY_LIMIT
+from omniq.storage.embedded import Bell, EmbeddedStorage
+from omniq.storage.rows import Rows, digest
+from omniq.task import (
+    Claim,
+    Rates,
+    Run,
+    StoredTask,
+    TaskFilter,
+    TaskStatus,
+    WorkerInfo,
+    replace,
+)
+
+T = TypeVar("T")
+
+
+class MemoryRows(Rows):
+    """Rows in dicts, waiting tasks in heaps. Entries of the heaps are dropped when they are stale."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.bell = Bell()
+        self.tasks: dict[str, StoredTask] = {}
+        self.result_ttl_s = self.failed_ttl_s = 0.0
+        self._seq = itertools.count(1)
+        self._keys: dict[str, str] = {}
+        self._ready: dict[str, list[tuple[int, datetime, int, str]]] = {}
+        self._later: list[tuple[datetime, int, str]] = []
+        self._expiring: list[tuple[datetime, str]] = []
+        self._ending: list[tuple[datetime, str]] = []
+        self._leases: dict[str, tuple[float, str]] = {}
+        self._owned: dict[str, set[str]] = {}
+        self._runs: dict[str, list[Run]] = {}
+        self._gone: dict[str, tuple[bytes, float]] = {}
+        self._paused: set[str] = set()
+        self._workers: dict[str, WorkerInfo] = {}
+
+    def now(self) -> datetime:
+        return self.clock.now()
+
+    def get(self, task_id: str) -> StoredTask | None:
+        return self.tasks.get(task_id)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def insert(self, task: StoredTask) -> None:
+        self.put(replace(task, seq=next(self._seq)))
+
+    def put(self, task: StoredTask) -> None:
+        before = self.tasks.get(task.id)
+        self.tasks[task.id] = task
+        if before is not None and before.owner is not None and task.owner is None:
+            self._leases.pop(task.id, None)
+            self._owned[before.owner].discard(task.id)
+            if not self._owned[before.owner]:
+                del self._owned[before.owner]
+        if task.unique_key is not None:
+            if not task.status.final:
+                self._keys[task.unique_key] = task.id
+            elif self._keys.get(task.unique_key) == task.id:
+                del self._keys[task.unique_key]
+        if task.status is TaskStatus.PENDING:
+            heapq.heappush(self._later, (lifecycle.due_at(task), task.seq, task.id))
+            if task.expires_at is not None:
+                heapq.heappush(self._expiring, (task.expires_at, task.id))
+        elif task.finished_at is not None:
+            heapq.heappush(self._ending, (self._kept_until(task, task.finished_at), task.id))
+
+    def _kept_until(self, task: StoredTask, finished_at: datetime) -> datetime:
+        keep_s = self.failed_ttl_s
+        if task.status is TaskStatus.SUCCESS:
+            keep_s = self.result_ttl_s if task.result_ttl is None else task.result_ttl
+        return finished_at + timedelta(seconds=keep_s)
+
+    def hold(self, task: StoredTask, claim: Claim) -> None:
+        self.tasks[task.id] = task
+        self._leases[task.id] = (self.clock.monotonic() + claim.lease, claim.claim_id)
+        self._owned.setdefault(claim.worker, set()).add(task.id)
+
+    def remove(self, task: StoredTask, remember_s: float) -> None:
+        del self.tasks[task.id]
+        self._runs.pop(task.id, None)
+        now = self.clock.monotonic()
+        for task_id in [old for old, (_, until) in self._gone.items() if until <= now]:
+            del self._gone[task_id]
+        self._gone[task.id] = (digest(task), now + remember_s)
+
+    def extend(self, worker: str, lease_s: float) -> None:
+        until = self.clock.monotonic() + lease_s
+        for task_id in self._owned.get(worker, ()):
+            self._leases[task_id] = (until, self._leases[task_id][1])
+
+    def add_run(self, task: StoredTask, run: Run) -> None:
+        self._runs[task.id] = [*self._runs.get(task.id, ()), run][-HISTORY_LIMIT:]
+
+    def set_paused(self, queue: str, paused: bool) -> None:
+        (self._paused.add if paused else self._paused.discard)(queue)
+
+    def beat(self, worker: WorkerInfo) -> None:
+        self._workers[worker.id] = replace(worker, seen_at=self.now())
+
+    def leave(self, worker: str) -> None:
+        self._workers.pop(worker, None)
+
+    # --- claiming --------------------------------------------------------------------------------
+
+    def due(self, queues: Sequence[str] | None, limit: int, now: datetime) -> list[StoredTask]:
+        self._promote(now)
+        names = self._ready if queues is None else dict.fromkeys(queues)
+        heaps = [self._ready[name] for name in names if name in self._ready and name not in self._paused]
+        found: dict[str, StoredTask] = {}
+        while len(found) < limit:
+            heads = [heap for heap in heaps if self._clean(heap, found)]
+            if not heads:
+                break
+            *_, task_id = heapq.heappop(min(heads))
+            found[task_id] = self.tasks[task_id]
+        return list(found.values())
+
+    def _promote(self, now: datetime) -> None:
+        while self._later and self._later[0][0] <= now:
+            due_at, seq, task_id = heapq.heappop(self._later)
+            if self._waits(task_id, due_at):
+                task = self.tasks[task_id]
+                heap = self._ready.setdefault(task.queue, [])
+                heapq.heappush(heap, (-task.priority, due_at, seq, task_id))
+
+    def _clean(self, heap: list[tuple[int, datetime, int, str]], found: dict[str, StoredTask]) -> bool:
+        """Drop entries that no longer stand for a waiting task; says whether one is left."""
+        while heap:
+            _, due_at, _, task_id = heap[0]
+            if task_id not in found and self._waits(task_id, due_at):
+                return True
+            heapq.heappop(heap)
+        return False
+
+    def _waits(self, task_id: str, due_at: datetime) -> bool:
+        task = self.tasks.get(task_id)
+        return (
+            task is not None and task.status is TaskStatus.PENDING and lifecycle.due_at(task) == due_at
+        )
+
+    def due_next(self, queues: Sequence[str] | None, now: datetime) -> datetime | None:
+        # Of any queue: being woken once for a task that is not ours costs less than looking for ours.
+        while self._later and not self._waits(self._later[0][2], self._later[0][0]):
+            heapq.heappop(self._later)
+        return self._later[0][0] if self._later else None
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    def running(self, worker: str, claim_id: str | None = None) -> list[StoredTask]:
+        held = [self.tasks[task_id] for task_id in self._owned.get(worker, ())]
+        if claim_id is not None:
+            held = [task for task in held if self._leases[task.id][1] == claim_id]
+        return sorted(held, key=lambda task: (-task.priority, lifecycle.due_at(task), task.seq))
+
+    def over(self, limit: int) -> Iterator[StoredTask | CorruptRecord]:
+        now = self.clock.monotonic()
+        ended = [task_id for task_id, (until, _) in self._leases.items() if until <= now]
+        return iter([self.tasks[task_id] for task_id in ended[:limit]])
+
+    def overdue(self, limit: int, now: datetime) -> list[StoredTask]:
+        found: dict[str, StoredTask] = {}
+        while self._expiring and self._expiring[0][0] <= now and len(found) < limit:
+            _, task_id = heapq.heappop(self._expiring)
+            task = self.tasks.get(task_id)
+            if task is not None and task.status is TaskStatus.PENDING and lifecycle.expired(task, now):
+                found[task_id] = task
+        return list(found.values())
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    def remembered(self, task_id: str) -> bytes | None:
+        known = self._gone.get(task_id)
+        return known[0] if known is not None and known[1] > self.clock.monotonic() else None
+
+    def holder(self, unique_key: str) -> StoredTask | None:
+        return self.tasks.get(self._keys.get(unique_key, ""))
+
+    def runs(self, task_id: str) -> list[Run]:
+        return list(self._runs.get(task_id, ()))
+
+    def prunable(self, limit: int, now: datetime) -> list[StoredTask]:
+        found: dict[str, StoredTask] = {}
+        while self._ending and self._ending[0][0] <= now and len(found) < limit:
+            until, task_id = heapq.heappop(self._ending)
+            task = self.tasks.get(task_id)
+            if task is not None and task.finished_at and self._kept_until(task, task.finished_at) == until:
+                found[task_id] = task
+        return list(found.values())
+
+    def paused(self) -> set[str]:
+        return set(self._paused)
+
+    def workers(self) -> list[WorkerInfo]:
+        return list(reversed(self._workers.values()))
+
+    def select(self, wanted: TaskFilter, after: str | None, limit: int) -> list[StoredTask]:
+        found = sorted((t for t in self.tasks.values() if _matches(t, wanted)), key=lambda t: -t.seq)
+        if after is not None:
+            last = self.must_get(after).seq
+            found = [task for task in found if task.seq < last]
+        return found[:limit]
+
+    def counts(self) -> dict[str, dict[TaskStatus, int]]:
+        counted: dict[str, dict[TaskStatus, int]] = {}
+        for task in self.tasks.values():
+            per_status = counted.setdefault(task.queue, dict.fromkeys(TaskStatus, 0))
+            per_status[task.status] += 1
+        return counted
+
+    def rates(self, since: datetime) -> Rates:
+        ended = [t.status for t in self.tasks.values() if t.finished_at is not None and t.finished_at > since]
+        enqueued = sum(t.enqueued_at is not None and t.enqueued_at > since for t in self.tasks.values())
+        per_status = (ended.count(status) for status in TaskStatus if status.final)
+        return Rates(enqueued, *per_status, over_s=(self.now() - since).total_seconds())
+
+    def ended(self, ids: Sequence[str]) -> set[str]:
+        return {i for i in ids if i not in self.tasks or self.tasks[i].result_status is not None}
+
+    def verify(self) -> list[str]:
+        wrong: list[str] = []
+        for task in self.tasks.values():
+            running = task.status is TaskStatus.RUNNING
+            if running != (task.owner is not None) or running != (task.id in self._leases):
+                wrong.append(f"{task.id} is {task.status} but owner or lease say otherwise")
+            if task.status.final != (task.finished_at is not None):
+                wrong.append(f"{task.id} is {task.status} but finished_at is {task.finished_at}")
+            epochs = [run.epoch for run in self._runs.get(task.id, ())]
+            if len(epochs) != len(set(epochs)):
+                wrong.append(f"{task.id} has two closing outcomes for one epoch")
+        return wrong
+
+
+def _matches(task: StoredTask, wanted: TaskFilter) -> bool:
+    return (
+        wanted.status in (None, task.status)
+        and wanted.queue in (None, task.queue)
+        and wanted.func_path in (None, task.func_path)
+        and wanted.unique_key in (None, task.unique_key)
+        and (
+            wanted.finished_before is None
+            or (task.finished_at is not None and task.finished_at < wanted.finished_before)
+        )
+    )
+
+
+class MemoryStorage(EmbeddedStorage):
+    """Tasks in memory. Clones share them, in this process only."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(batched=True, leases=True, wakes=True)
+
+    def __init__(self, *, clock: Clock = REAL_CLOCK, _rows: MemoryRows | None = None) -> None:
+        super().__init__()
+        self.clock = clock
+        self._rows = _rows or MemoryRows(clock)
+
+    def clone(self) -> MemoryStorage:
+        twin = MemoryStorage(clock=self.clock, _rows=self._rows)
+        twin.keep_results(self.result_ttl_s, self.failed_ttl_s)
+        twin.max_payload = self.max_payload
+        return twin
+
+    async def _connect(self) -> None:
+        self._listen()
+
+    async def _disconnect(self) -> None:
+        await self._stop_listening()
+
+    def _bell(self) -> Bell:
+        return self._rows.bell
+
+    async def _write(self, job: Callable[[Rows], T]) -> T:
+        rows = self._rows
+        with rows.lock:
+            rows.result_ttl_s, rows.failed_ttl_s = self.result_ttl_s, self.failed_ttl_s
+            rows.rang_due = rows.rang_result = False
+            answer = job(rows)
+            due, result = rows.rang_due, rows.rang_result
+        if due or result:
+            rows.bell.ring(due=due, result=result)
+        return answer
+
+    async def _read(self, job: Callable[[Rows], T]) -> T:
+        with self._rows.lock:
+            return job(self._rows)

@@ -1,0 +1,354 @@
+"""The verbs of a store that lives in this process, written once over a handful of row operations.
+
+A store brings the rows (`MemoryRows`, `SQLiteRows`); the verbs here read a row, let `logic.lifecycle`
+decide, and write it back. A call of a verb is one atomic write: the store sees to that around it.
+Nothing here waits, and nothing here knows of threads or event loops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Final
+
+from loguru import logger
+
+from omniq.errors import Conflict, CorruptRecord, DuplicateTask, IdConflict
+from omniq.logic import lifecycle
+from omniq.logic.lifecycle import Change
+from omniq.storage.batched import unknown
+from omniq.task import (
+    Answer,
+    Claim,
+    Enqueued,
+    Held,
+    OnConflict,
+    Rates,
+    Renewal,
+    Run,
+    Settlement,
+    StoredTask,
+    TaskFilter,
+    TaskStatus,
+    WorkerInfo,
+    replace,
+    shown,
+)
+
+REMEMBER_ID_S: Final = 600.0
+# A claim that meets expired tasks ends them and looks again; so often at most in one call.
+MAX_EXPIRY_ROUNDS: Final = 20
+
+
+class Rows(ABC):
+    """What a store must bring, and the verbs made of it."""
+
+    def __init__(self) -> None:
+        self.rang_due = False  # something may have become due, or a running task is to be cancelled
+        self.rang_result = False  # something has ended
+        self.next_due: datetime | None = None  # when the next waiting task comes up; set by a short claim
+
+    # --- what a store brings ---------------------------------------------------------------------
+
+    @abstractmethod
+    def now(self) -> datetime: ...
+
+    @abstractmethod
+    def get(self, task_id: str) -> StoredTask | None:
+        """The row, or None. Raises `CorruptRecord` when it cannot be read."""
+
+    @abstractmethod
+    def insert(self, task: StoredTask) -> None: ...
+
+    @abstractmethod
+    def put(self, task: StoredTask) -> None:
+        """Write a row back. A row that does not run has no lease and no claim."""
+
+    @abstractmethod
+    def hold(self, task: StoredTask, claim: Claim) -> None:
+        """Write back a row that was just claimed, with its lease."""
+
+    @abstractmethod
+    def remove(self, task: StoredTask, remember_s: float) -> None:
+        """Delete a row and its history, and remember its id and content for a while."""
+
+    @abstractmethod
+    def remembered(self, task_id: str) -> bytes | None:
+        """The content digest of a deleted task."""
+
+    @abstractmethod
+    def holder(self, unique_key: str) -> StoredTask | None:
+        """The living task that holds a unique key."""
+
+    @abstractmethod
+    def due(self, queues: Sequence[str] | None, limit: int, now: datetime) -> list[StoredTask]:
+        """The first `limit` due tasks in claim order, expired ones too. The caller changes every one."""
+
+    @abstractmethod
+    def due_next(self, queues: Sequence[str] | None, now: datetime) -> datetime | None:
+        """When the next waiting task of these queues comes up."""
+
+    @abstractmethod
+    def running(self, worker: str, claim_id: str | None = None) -> list[StoredTask]: ...
+
+    @abstractmethod
+    def extend(self, worker: str, lease_s: float) -> None: ...
+
+    @abstractmethod
+    def over(self, limit: int) -> Iterator[StoredTask | CorruptRecord]:
+        """Running rows whose lease is over or whose owner is dead."""
+
+    @abstractmethod
+    def overdue(self, limit: int, now: datetime) -> list[StoredTask]:
+        """Waiting rows that expired."""
+
+    @abstractmethod
+    def add_run(self, task: StoredTask, run: Run) -> None: ...
+
+    @abstractmethod
+    def runs(self, task_id: str) -> list[Run]: ...
+
+    @abstractmethod
+    def prunable(self, limit: int, now: datetime) -> list[StoredTask]: ...
+
+    @abstractmethod
+    def set_paused(self, queue: str, paused: bool) -> None: ...
+
+    @abstractmethod
+    def paused(self) -> set[str]: ...
+
+    @abstractmethod
+    def beat(self, worker: WorkerInfo) -> None: ...
+
+    @abstractmethod
+    def leave(self, worker: str) -> None: ...
+
+    @abstractmethod
+    def workers(self) -> list[WorkerInfo]: ...
+
+    @abstractmethod
+    def select(self, wanted: TaskFilter, after: str | None, limit: int) -> list[StoredTask]: ...
+
+    @abstractmethod
+    def counts(self) -> dict[str, dict[TaskStatus, int]]: ...
+
+    @abstractmethod
+    def rates(self, since: datetime) -> Rates: ...
+
+    @abstractmethod
+    def ended(self, ids: Sequence[str]) -> set[str]:
+        """Which of these have a result, or are gone."""
+
+    @abstractmethod
+    def verify(self) -> list[str]: ...
+
+    # --- enqueue ---------------------------------------------------------------------------------
+
+    def enqueue_many(self, tasks: Sequence[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
+        """T1 for all or none: everything is looked at before anything is written."""
+        now = self.now()
+        new: dict[str, StoredTask] = {}
+        keys: dict[str, StoredTask] = {}
+        changed: dict[str, StoredTask] = {}
+        enqueued = [self._place(task, on_conflict, now, new, keys, changed) for task in tasks]
+        for task in new.values():
+            self.insert(task)
+        for task in changed.values():
+            self.put(task)
+        self.rang_due = True
+        return enqueued
+
+    def _place(
+        self,
+        task: StoredTask,
+        on_conflict: OnConflict,
+        now: datetime,
+        new: dict[str, StoredTask],
+        keys: dict[str, StoredTask],
+        changed: dict[str, StoredTask],
+    ) -> Enqueued:
+        """Where one task of a batch goes; `new`, `keys` and `changed` are the batch so far."""
+        if (there := self._already_there(task, new)) is not None:
+            return there
+        key = task.unique_key
+        holder = None if key is None else keys.get(key) or self.holder(key)
+        if holder is not None:
+            assert key is not None
+            if on_conflict == "raise":
+                raise DuplicateTask(f"unique key {shown(key)} is held by task {holder.id}", holder.id)
+            if on_conflict == "replace":
+                substitute = lifecycle.substitute(changed.get(holder.id, holder), task)
+                (new if holder.id in new else changed)[holder.id] = keys[key] = substitute
+            return Enqueued(holder.id, created=False)
+        fresh = replace(task, enqueued_at=now)
+        new[task.id] = fresh
+        if key is not None:
+            keys[key] = fresh
+        return Enqueued(task.id, created=True)
+
+    def _already_there(self, task: StoredTask, new: dict[str, StoredTask]) -> Enqueued | None:
+        existing = new.get(task.id) or self.get(task.id)
+        known = digest(existing) if existing is not None else self.remembered(task.id)
+        if known is None:
+            return None
+        if known != digest(task):
+            raise IdConflict(
+                f"id {task.id!r} already belongs to another call; leave id out to get a fresh one"
+            )
+        return Enqueued(task.id, created=False)
+
+    # --- exchange --------------------------------------------------------------------------------
+
+    def exchange(
+        self, settlements: Sequence[Settlement], claim: Claim | None
+    ) -> tuple[list[Answer], list[StoredTask]]:
+        now = self.now()
+        answers = [self.settle_one(settlement, now) for settlement in settlements]
+        return answers, [] if claim is None else self.hand_out(claim, now)
+
+    def settle_one(self, settlement: Settlement, now: datetime) -> Answer:
+        """T4 to T7, T12: fenced by the epoch."""
+        task = self.get(settlement.task.id)
+        if task is None or not lifecycle.holds(task, settlement.task.epoch):
+            runs = [] if task is None else self.runs(task.id)
+            return lifecycle.answer(task, runs, settlement)
+        self.apply(lifecycle.close(task, settlement, now))
+        return Answer.HELD
+
+    def hand_out(self, claim: Claim, now: datetime) -> list[StoredTask]:
+        """T2 for the first `limit` due tasks, or again for those that this claim already has."""
+        again = self.running(claim.worker, claim.claim_id)
+        if again:
+            return again
+        claimed: list[StoredTask] = []
+        for _ in range(MAX_EXPIRY_ROUNDS):
+            wanted = claim.limit - len(claimed)
+            batch = self.due(claim.queues, wanted, now) if wanted > 0 else []
+            claimed += self._claim_or_expire(batch, claim, now)
+            if len(batch) < wanted or len(claimed) >= claim.limit:
+                break
+        self.next_due = self.due_next(claim.queues, now) if len(claimed) < claim.limit else None
+        return claimed
+
+    def _claim_or_expire(self, batch: list[StoredTask], claim: Claim, now: datetime) -> list[StoredTask]:
+        claimed: list[StoredTask] = []
+        for task in batch:
+            if lifecycle.expired(task, now):
+                self.apply(Change(lifecycle.expire(task, now)))
+            else:
+                running = lifecycle.claim(task, claim.worker, now)
+                self.hold(running, claim)
+                claimed.append(running)
+        return claimed
+
+    def apply(self, change: Change) -> None:
+        """Write a change, and remember whom to wake after the commit."""
+        self.put(change.task)
+        if change.run is not None:
+            self.add_run(change.task, change.run)
+        if change.task.status is TaskStatus.PENDING:
+            self.rang_due = True
+        if change.task.result_status is not None:
+            self.rang_result = True
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    def renew(self, worker: str, lease_s: float, holding: Iterable[Held]) -> Renewal:
+        """T3."""
+        self.extend(worker, lease_s)
+        held = {one.id: one for one in self.held(worker)}
+        lost = frozenset(h.id for h in holding if h.id not in held or held[h.id].epoch != h.epoch)
+        return Renewal(held, lost, frozenset(h.id for h in held.values() if h.cancel_requested))
+
+    def held(self, worker: str) -> list[Held]:
+        return [Held(t.id, t.epoch, t.cancel_requested, t.seq) for t in self.running(worker)]
+
+    def release(self, worker: str) -> int:
+        now = self.now()
+        lost = self.running(worker)
+        for task in lost:
+            self.apply(lifecycle.lapse(task, now))
+        return len(lost)
+
+    def lapse(self, limit: int) -> int:
+        """T8, T9, T12 for what is over; T14 for what waited too long."""
+        now, ended = self.now(), 0
+        for task in list(self.over(limit)):
+            if isinstance(task, CorruptRecord):
+                logger.error("passed over while lapsing: {}", task)
+                continue
+            self.apply(lifecycle.lapse(task, now))
+            ended += 1
+        for task in self.overdue(limit, now):
+            self.apply(Change(lifecycle.expire(task, now)))
+            ended += 1
+        return ended
+
+    def progress(self, task_id: str, epoch: int, progress: tuple[float, float | None]) -> bool:
+        task = self.get(task_id)
+        if task is None or not lifecycle.holds(task, epoch):
+            return False
+        self.put(replace(task, progress=progress))
+        return True
+
+    # --- by hand ---------------------------------------------------------------------------------
+
+    def cancel(self, task_id: str) -> TaskStatus:
+        """T10, T11."""
+        task = self.must_get(task_id)
+        changed = lifecycle.cancel(task, self.now())
+        if changed is not task:
+            self.apply(Change(changed))
+            self.rang_due = True
+        return changed.status
+
+    def retry(self, task_id: str) -> None:
+        """T13."""
+        task = self.must_get(task_id)
+        waiting = lifecycle.requeue(task, self.now())
+        holder = None if task.unique_key is None else self.holder(task.unique_key)
+        if holder is not None:
+            raise DuplicateTask(
+                f"unique key {shown(task.unique_key)} is now held by task {holder.id}", holder.id
+            )
+        self.apply(Change(waiting))
+
+    def reschedule(self, task_id: str, eta: datetime) -> None:
+        """T15."""
+        self.apply(Change(lifecycle.reschedule(self.must_get(task_id), eta)))
+
+    def delete(self, task_id: str) -> None:
+        """T16."""
+        task = self.must_get(task_id)
+        if not task.status.final:
+            raise Conflict(f"task {task_id} is {task.status}; cancel it first, then delete it")
+        self.remove(task, REMEMBER_ID_S)
+        self.rang_result = True
+
+    def prune(self, limit: int) -> int:
+        """T16."""
+        gone = self.prunable(limit, self.now())
+        for task in gone:
+            self.remove(task, REMEMBER_ID_S)
+        return len(gone)
+
+    def pause(self, queue: str) -> None:
+        self.set_paused(queue, True)
+
+    def resume(self, queue: str) -> None:
+        self.set_paused(queue, False)
+        self.rang_due = True
+
+    def must_get(self, task_id: str) -> StoredTask:
+        task = self.get(task_id)
+        if task is None:
+            raise unknown(task_id)
+        return task
+
+
+def digest(task: StoredTask) -> bytes:
+    """What makes two enqueues of one id the same call."""
+    content = (task.func_path.encode(), task.queue.encode(), task.payload)
+    return hashlib.blake2b(b"\x00".join(content), digest_size=16).digest()

@@ -1,0 +1,219 @@
+"""The folder beside a SQLite file: who lives, who sleeps, whose turn it is to write.
+
+    jobs.db-omniq/            0700
+      write.lock              taken around a write, so that processes queue up instead of polling
+      <digest>.alive          one per worker, locked by its process as long as it lives
+      <pid>-<random>.due      a datagram socket of a process that sleeps until work is due
+      <pid>-<random>.result   ... until something has ended
+
+Nothing here is needed for correctness: without the folder, leases and polling do the same more slowly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+from loguru import logger
+
+try:
+    import fcntl
+except ImportError:  # Windows: leases alone say who is dead
+    fcntl = None  # type: ignore[assignment]
+
+Kind = Literal["due", "result"]
+MAX_SOCKET_PATH: Final = 100
+_GONE: Final = (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTSOCK)
+
+
+class Beside:
+    """One per process and file."""
+
+    def __init__(self, database: Path) -> None:
+        self.folder = database.with_name(database.name + "-omniq")
+        self._alive: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._turn: int | None = None
+        self._sender: socket.socket | None = None
+        self._folder_fd: int | None = None
+        self._seen: tuple[int, tuple[str, ...]] = (-1, ())
+        self.usable = fcntl is not None and self._make()
+
+    def _make(self) -> bool:
+        try:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            self._folder_fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+            self._turn = os.open(self.folder / "write.lock", os.O_RDWR | os.O_CREAT, 0o600)
+            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._sender.setblocking(False)
+        except OSError as exc:
+            logger.warning("cannot use {}: {}; wake-ups fall back to polling", self.folder, exc)
+            return False
+        return True
+
+    def close(self) -> None:
+        for worker in list(self._alive):
+            self.let_go(worker)
+        for fd in (self._turn, self._folder_fd):
+            if fd is not None:
+                os.close(fd)
+        if self._sender is not None:
+            self._sender.close()
+        self._turn = self._folder_fd = self._sender = None
+        self.usable = False
+
+    # --- turns -----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for this process's turn to write. SQLite's own lock still decides; this only orders."""
+        if self._turn is None:
+            yield
+            return
+        fcntl.flock(self._turn, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._turn, fcntl.LOCK_UN)
+
+    # --- who lives -------------------------------------------------------------------------------
+
+    def _path(self, worker: str) -> Path:
+        return self.folder / f"{hashlib.blake2b(worker.encode(), digest_size=16).hexdigest()}.alive"
+
+    def hold(self, worker: str) -> None:
+        """Lock a file for as long as this process lives. Not inherited by a fork, gone with the process."""
+        if not self.usable:
+            return
+        with self._lock:
+            if worker in self._alive:
+                return
+            path = self._path(worker)
+            # Locked before it gets its name, so that nobody ever finds it unlocked while we live.
+            hidden = path.with_suffix(f".{secrets.token_hex(4)}")
+            fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            hidden.rename(path)
+            self._alive[worker] = fd
+
+    def let_go(self, worker: str) -> None:
+        with self._lock:
+            fd = self._alive.pop(worker, None)
+        if fd is not None:
+            self._path(worker).unlink(missing_ok=True)
+            os.close(fd)
+
+    def is_dead(self, worker: str) -> bool:
+        """Certain only where a lock file is there and nobody holds it."""
+        return self._state(worker) == "free"
+
+    def is_held(self, worker: str) -> bool:
+        return self._state(worker) == "held"
+
+    def bury(self, worker: str) -> None:
+        """Remove what a dead worker left behind."""
+        self._path(worker).unlink(missing_ok=True)
+
+    def _state(self, worker: str) -> Literal["held", "free", "unknown"]:
+        if not self.usable:
+            return "unknown"
+        # A process does not see its own locks as taken, so it must know them.
+        if worker in self._alive:
+            return "held"
+        try:
+            fd = os.open(self._path(worker), os.O_RDWR)
+        except OSError:
+            return "unknown"
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return "held"
+        else:
+            return "free"
+        finally:
+            os.close(fd)
+
+    # --- who sleeps ------------------------------------------------------------------------------
+
+    def address(self, name: str) -> str:
+        """A path short enough for a socket, however deep the folder lies."""
+        path = str(self.folder / name)
+        if len(path.encode()) <= MAX_SOCKET_PATH:
+            return path
+        return f"/proc/self/fd/{self._folder_fd}/{name}"
+
+    def ring(self, kinds: tuple[Kind, ...]) -> None:
+        """Wake every process that sleeps for one of `kinds`. Never blocks, never fails."""
+        sender = self._sender
+        if sender is None or self._folder_fd is None:
+            return
+        for name in self._sleepers():
+            if not name.endswith(kinds):
+                continue
+            try:
+                sender.sendto(b".", self.address(name))
+            except OSError as exc:
+                if exc.errno in _GONE:
+                    with contextlib.suppress(OSError):
+                        (self.folder / name).unlink()
+                # Otherwise its inbox is full: it will wake up anyway.
+
+    def _sleepers(self) -> tuple[str, ...]:
+        """The sockets in the folder; read again only when the folder has changed."""
+        assert self._folder_fd is not None
+        changed = os.fstat(self._folder_fd).st_mtime_ns
+        if changed != self._seen[0]:
+            names = tuple(n for n in os.listdir(self._folder_fd) if n.endswith((".due", ".result")))
+            self._seen = (changed, names)
+        return self._seen[1]
+
+
+class Ear:
+    """A datagram socket on one loop. It is read only while somebody sleeps, so a busy worker pays nothing."""
+
+    def __init__(self, beside: Beside, kind: Kind) -> None:
+        self.name = f"{os.getpid()}-{secrets.token_hex(8)}.{kind}"
+        self._beside = beside
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        mask = os.umask(0o177)
+        try:
+            self._socket.bind(beside.address(self.name))
+        except OSError:
+            self._socket.close()
+            raise
+        finally:
+            os.umask(mask)
+
+    @contextlib.contextmanager
+    def listening(self, heard: Callable[[], None]) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def on_datagram() -> None:
+            self.drain()
+            heard()
+
+        loop.add_reader(self._socket, on_datagram)
+        try:
+            yield
+        finally:
+            loop.remove_reader(self._socket)
+
+    def drain(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._socket.recv(16)
+
+    def close(self) -> None:
+        self._socket.close()
+        with contextlib.suppress(OSError):
+            (self._beside.folder / self.name).unlink()

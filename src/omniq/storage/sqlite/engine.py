@@ -1,0 +1,316 @@
+"""One file in one process: a thread that writes, a thread that reads, and the file's schema.
+
+Every storage object of a process on the same file shares them. The writer takes what has queued up
+while it committed and commits it together, so that the price of a durable commit is shared:
+
+    jobs ──> BEGIN IMMEDIATE ── job, job, job ── COMMIT ──> answers, in one hop per event loop
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Final, Literal
+
+from omniq.clock import Clock
+from omniq.errors import CorruptRecord, InvalidOption, OmniqError, SchemaMismatch, StoreUnavailable
+from omniq.storage.embedded import Bell
+from omniq.storage.rows import Rows
+from omniq.storage.sqlite.beside import Beside, Kind
+from omniq.storage.sqlite.rows import SQLiteRows
+
+SCHEMA_VERSION: Final = 1
+BUSY_TIMEOUT_S: Final = 5.0
+MAX_JOBS_PER_COMMIT: Final = 1000
+CHECKPOINT_BYTES: Final = 8 << 20
+Durability = Literal["fsync", "relaxed"]
+
+
+class Job:
+    """One call on its way to a thread, and its answer on the way back."""
+
+    __slots__ = ("answer", "error", "future", "loop", "run", "settings")
+
+    def __init__(self, run: Callable[[Rows], Any], settings: tuple[float, float]) -> None:
+        self.run = run
+        self.settings = settings
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.answer: Any = None
+        self.error: BaseException | None = None
+
+    def deliver(self) -> None:
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.answer)
+
+
+def deliver(jobs: list[Job]) -> None:
+    """Bring answers back: one hop per event loop, however many there are."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+    for job in jobs:
+        by_loop.setdefault(job.loop, []).append(job)
+    for loop, ready in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
+            loop.call_soon_threadsafe(_deliver_here, ready)
+
+
+def _deliver_here(jobs: list[Job]) -> None:
+    for job in jobs:
+        job.deliver()
+
+
+class Engine:
+    """Shared by the storages of one process on one file."""
+
+    def __init__(self, path: Path, clock: Clock, durability: Durability) -> None:
+        self.path = path
+        self.clock = clock
+        self.durability = durability
+        self.users = 0
+        self.bell = Bell()
+        prepare_file(path)
+        self.beside = Beside(path)
+        self._writes: SimpleQueue[Job | None] = SimpleQueue()
+        self._reads: SimpleQueue[Job | None] = SimpleQueue()
+        with translated(path):
+            self._writer = self._connect()
+            self._reader = self._connect()
+            self._checkpointer = self._connect()
+            with self.beside.turn():
+                boot = prepare_schema(self._writer)
+        self._write_rows = SQLiteRows(self._writer, clock, self.beside, boot)
+        self._read_rows = SQLiteRows(self._reader, clock, self.beside, boot)
+        self.boot = boot
+        self._threads = [
+            threading.Thread(target=self._write_loop, name="omniq-sqlite-writer", daemon=True),
+            threading.Thread(target=self._read_loop, name="omniq-sqlite-reader", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _connect(self) -> sqlite3.Connection:
+        conn = sqlite3.connect(
+            self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        conn.execute("PRAGMA journal_mode = WAL")
+        conn.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'fsync' else 'NORMAL'}")
+        # Nobody checkpoints but `_checkpoint`, under the write lock: SQLite before 3.51.3 can corrupt
+        # a file when a checkpoint meets another connection's restart of the log.
+        conn.execute("PRAGMA wal_autocheckpoint = 0")
+        return conn
+
+    # --- from any thread -------------------------------------------------------------------------
+
+    def write(self, job: Job) -> None:
+        self._writes.put(job)
+
+    def read(self, job: Job) -> None:
+        self._reads.put(job)
+
+    def close(self) -> None:
+        """End both threads; what is queued is done first."""
+        self._writes.put(None)
+        self._reads.put(None)
+        for thread in self._threads:
+            thread.join()
+        for conn in (self._checkpointer, self._reader, self._writer):
+            conn.close()
+        self.beside.close()
+
+    # --- the writer ------------------------------------------------------------------------------
+
+    def _write_loop(self) -> None:
+        open_for_jobs = True
+        while open_for_jobs:
+            batch: list[Job] = []
+            job = self._writes.get()
+            while True:
+                if job is None:
+                    open_for_jobs = False
+                    break
+                batch.append(job)
+                if self._writes.empty() or len(batch) == MAX_JOBS_PER_COMMIT:
+                    break
+                job = self._writes.get()
+            if batch:
+                self._commit(batch)
+                deliver(batch)
+
+    def _commit(self, batch: list[Job]) -> None:
+        """All jobs in one transaction; a job that raises takes back only its own part."""
+        rows = self._write_rows
+        rows.rang_due = rows.rang_result = False
+        try:
+            with translated(self.path), self.beside.turn():
+                self._writer.execute("BEGIN IMMEDIATE")
+                for job in batch:
+                    self._run(job)
+                self._writer.execute("COMMIT")
+                self._checkpoint_if_large()
+        except OmniqError as exc:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+            for job in batch:
+                job.answer, job.error = None, exc
+            return
+        self.ring(due=rows.rang_due, result=rows.rang_result)
+
+    def _run(self, job: Job) -> None:
+        self._writer.execute("SAVEPOINT omniq_job")
+        self._write_rows.result_ttl_s, self._write_rows.failed_ttl_s = job.settings
+        try:
+            job.answer = job.run(self._write_rows)
+        except sqlite3.Error as exc:
+            if is_ours(exc):
+                raise
+            self._writer.execute("ROLLBACK TO omniq_job")
+            job.error = explained(exc, self.path)
+        except Exception as exc:
+            self._writer.execute("ROLLBACK TO omniq_job")
+            job.error = exc
+        self._writer.execute("RELEASE omniq_job")
+
+    def ring(self, *, due: bool, result: bool) -> None:
+        kinds: list[Kind] = []
+        if due:
+            kinds.append("due")
+        if result:
+            kinds.append("result")
+        if kinds:
+            self.bell.ring(due=due, result=result)
+            self.beside.ring(tuple(kinds))
+
+    def _checkpoint_if_large(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(f"{self.path}-wal").st_size >= CHECKPOINT_BYTES:
+                self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Move the log into the file while holding the write lock, so that nobody can restart the log."""
+        self._writer.execute("BEGIN IMMEDIATE")
+        try:
+            self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        finally:
+            self._writer.execute("ROLLBACK")
+
+    # --- the reader ------------------------------------------------------------------------------
+
+    def _read_loop(self) -> None:
+        while (job := self._reads.get()) is not None:
+            try:
+                with translated(self.path):
+                    self._reader.execute("BEGIN")
+                    job.answer = job.run(self._read_rows)
+            except Exception as exc:
+                job.error = exc
+            finally:
+                if self._reader.in_transaction:
+                    self._reader.execute("COMMIT")
+            deliver([job])
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+
+def prepare_file(path: Path) -> None:
+    """Make the file for its owner's eyes only; refuse what could be somebody's trap."""
+    if path.is_symlink():
+        raise InvalidOption(f"{path} is a symbolic link; give the path of the file itself")
+    if path.is_dir():
+        raise InvalidOption(f"{path} is a folder; give the path of a file, such as {path / 'jobs.db'}")
+    try:
+        # The log and the shared-memory file take over this mode.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+    except FileNotFoundError as exc:
+        raise InvalidOption(f"there is no folder {path.parent}; create it, or give another path") from exc
+    except OSError as exc:
+        raise InvalidOption(
+            f"cannot write {path}: {exc.strerror}; give a path in a folder that this user may write"
+        ) from exc
+
+
+def prepare_schema(conn: sqlite3.Connection) -> int:
+    """Make the schema, or check its version, in one transaction; this machine's boot as a number."""
+    conn.execute("BEGIN IMMEDIATE")
+    try:
+        made = conn.execute("SELECT 1 FROM sqlite_master WHERE name = 'omniq_meta'").fetchone()
+        if made is None:
+            for statement in statements():
+                conn.execute(statement)
+            conn.execute("INSERT INTO omniq_meta VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
+        [version] = conn.execute("SELECT value FROM omniq_meta WHERE key = 'schema'").fetchone() or ["none"]
+        if version != str(SCHEMA_VERSION):
+            raise SchemaMismatch(
+                f"the file has schema version {version}, this OmniQ speaks {SCHEMA_VERSION}; "
+                "install the version that made it, or give another path"
+            )
+        conn.execute("INSERT OR IGNORE INTO omniq_boot (boot_id) VALUES (?)", (boot_id(),))
+        [boot] = conn.execute("SELECT boot FROM omniq_boot WHERE boot_id = ?", (boot_id(),)).fetchone()
+        conn.execute("COMMIT")
+    except BaseException:
+        conn.execute("ROLLBACK")
+        raise
+    assert isinstance(boot, int)
+    return boot
+
+
+def statements() -> Iterator[str]:
+    script = files("omniq.storage.sqlite").joinpath("schema.sql").read_text()
+    lines = (line.split("--")[0].rstrip() for line in script.splitlines())
+    for statement in "\n".join(line for line in lines if line).split(";"):
+        if statement.strip():
+            yield statement
+
+
+def boot_id() -> str:
+    """Changes when the machine restarts, and its monotonic clock with it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def is_world_writable(folder: Path) -> bool:
+    mode = folder.stat().st_mode
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+_AWAY: Final = ("locked", "busy", "disk is full", "disk I/O error", "readonly", "unable to open", "interrupted")
+
+
+def is_ours(exc: sqlite3.Error) -> bool:
+    """Whether the whole transaction is lost with it, not only one statement."""
+    return any(word in str(exc) for word in _AWAY)
+
+
+def explained(exc: sqlite3.Error, path: Path) -> OmniqError:
+    text = str(exc)
+    if "not a database" in text:
+        return CorruptRecord(f"{path} is not a SQLite database; give another path, or move the file away")
+    if "malformed" in text or "corrupt" in text:
+        return CorruptRecord(f"{path} is damaged ({text}); restore a copy, or try sqlite3's .recover")
+    if "locked" in text or "busy" in text:
+        return StoreUnavailable(f"{path} was locked by another connection for {BUSY_TIMEOUT_S:g} s")
+    return StoreUnavailable(f"{path}: {text}")
+
+
+@contextlib.contextmanager
+def translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as exc:
+        raise explained(exc, path) from exc

@@ -1,0 +1,580 @@
+"""The rows of a SQLite file: between `StoredTask` and a record, and the statements that must be fast.
+
+A `SQLiteRows` works on one connection, inside a transaction that its caller begins and ends.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from omniq.clock import Clock
+from omniq.errors import CorruptRecord
+from omniq.logic import lifecycle
+from omniq.storage.batched import HISTORY_LIMIT
+from omniq.storage.rows import Rows, digest
+from omniq.storage.sqlite.beside import Beside
+from omniq.task import (
+    TOP_PRIORITY,
+    Action,
+    Answer,
+    Claim,
+    Enqueued,
+    OnConflict,
+    Rates,
+    Run,
+    RunOutcome,
+    Settlement,
+    StoredTask,
+    TaskError,
+    TaskFilter,
+    TaskStatus,
+    WorkerInfo,
+    replace,
+)
+
+ROW_BYTES: Final = 1024  # larger arguments and results lie beside the row
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+STATUSES: Final = tuple(TaskStatus)
+NUMBERS: Final = {status: number for number, status in enumerate(STATUSES)}
+FINAL_FROM: Final = NUMBERS[TaskStatus.SUCCESS]
+
+_COLUMNS: Final = (
+    "seq, id, func_path, coalesce(payload, (SELECT payload FROM omniq_body b WHERE b.seq = t.seq)), queue, "
+    "priority, eta, expires_at, interval, timeout, max_retries, max_losses, unique_key, headers, on_failure, "
+    "result_ttl, status, epoch, attempts, losses, owner, cancel_requested, error, progress, enqueued_at, "
+    "started_at, finished_at, "
+    "coalesce(result, (SELECT result FROM omniq_result r WHERE r.seq = t.seq)), result_status, result_at"
+)
+_SELECT: Final = f"SELECT {_COLUMNS} FROM omniq_task t "  # noqa: S608 - constants only
+_WRITTEN: Final = (
+    "func_path, payload, queue, priority, eta, due, expires_at, interval, timeout, max_retries, max_losses, "
+    "unique_key, headers, on_failure, result_ttl, status, epoch, attempts, losses, owner, cancel_requested, "
+    "error, progress, enqueued_at, started_at, finished_at, result, result_status, result_at, prune_at"
+)
+_N_WRITTEN: Final = _WRITTEN.count(",") + 1
+_INSERT: Final = (
+    f"INSERT INTO omniq_task (seq, id, {_WRITTEN}) VALUES (?, ?{', ?' * _N_WRITTEN}) ON CONFLICT DO NOTHING"  # noqa: S608
+)
+_PUT: Final = (
+    f"UPDATE omniq_task SET ({_WRITTEN}) = (?{', ?' * (_N_WRITTEN - 1)}) WHERE seq = ?"  # noqa: S608
+)
+_SUCCEED: Final = (
+    "UPDATE omniq_task SET status = 2, result = ?, result_status = 2, result_at = ?2, finished_at = ?2, "
+    "prune_at = ?2 + coalesce(CAST(result_ttl * 1000000 AS INTEGER), ?3), owner = NULL, lease = NULL, "
+    "boot = NULL, claim_id = NULL, cancel_requested = 0, error = NULL "
+    "WHERE seq = ?4 AND id = ?5 AND status = 1 AND epoch = ?6"
+)
+_CLAIM: Final = (
+    "UPDATE omniq_task SET status = 1, epoch = epoch + 1, owner = ?, lease = ?, boot = ?, claim_id = ?, "
+    "started_at = ?, progress = NULL WHERE seq = ? AND status = 0"
+)
+# One range of the index per priority: tasks due later, however urgent, cost a look at their edge.
+_DUE: Final = (
+    " UNION ALL ".join(
+        f"SELECT * FROM ({_SELECT} INDEXED BY omniq_task_waiting WHERE status = 0 AND queue = ?1 "  # noqa: S608
+        f"AND priority = {priority} AND due <= ?2 ORDER BY due, seq LIMIT ?3)"
+        for priority in range(TOP_PRIORITY, -1, -1)
+    )
+    + " LIMIT ?3"
+)
+_DUE_NEXT: Final = (
+    "SELECT min(due) FROM ("
+    + " UNION ALL ".join(
+        "SELECT min(due) AS due FROM omniq_task INDEXED BY omniq_task_waiting "
+        f"WHERE status = 0 AND queue = ?1 AND priority = {priority} AND due > ?2"
+        for priority in range(TOP_PRIORITY + 1)
+    )
+    + ")"
+)
+
+_json = msgspec.json.Encoder()
+_read_headers = msgspec.json.Decoder(dict[str, str])
+_read_error = msgspec.json.Decoder(TaskError)
+_read_progress = msgspec.json.Decoder(tuple[float, float | None])
+_read_worker = msgspec.json.Decoder(WorkerInfo)
+
+
+def micros(moment: datetime) -> int:
+    return round(moment.timestamp() * 1_000_000)
+
+
+def moment_of(micros: int) -> datetime:
+    return EPOCH + timedelta(microseconds=micros)
+
+
+def _maybe_micros(moment: datetime | None) -> int | None:
+    return None if moment is None else micros(moment)
+
+
+class SQLiteRows(Rows):
+    """Rows over one connection. `boot` is this machine's number in `omniq_boot`."""
+
+    def __init__(self, conn: sqlite3.Connection, clock: Clock, beside: Beside, boot: int) -> None:
+        super().__init__()
+        self.conn = conn
+        self.clock = clock
+        self.beside = beside
+        self.boot = boot
+        self.result_ttl_s = self.failed_ttl_s = 0.0
+        self._reported: set[str] = set()
+
+    def now(self) -> datetime:
+        return self.clock.now()
+
+    # --- between values and records --------------------------------------------------------------
+
+    def read(self, row: tuple[Any, ...]) -> StoredTask:
+        """One record as a value; what makes no sense is `CorruptRecord` and stays as it is."""
+        (seq, task_id, func_path, payload, queue, priority, eta, expires_at, interval, timeout) = row[:10]
+        (max_retries, max_losses, unique_key, headers, on_failure, result_ttl, status, epoch) = row[10:18]
+        (attempts, losses, owner, cancel_requested, error, progress, enqueued_at, started_at) = row[18:26]
+        (finished_at, result, result_status, result_at) = row[26:]
+        try:
+            return StoredTask(
+                func_path,
+                payload,
+                seq,
+                result,
+                None if result_status is None else STATUSES[result_status],
+                None if result_at is None else moment_of(result_at),
+                id=task_id,
+                queue=queue,
+                priority=priority,
+                eta=None if eta is None else moment_of(eta),
+                expires_at=None if expires_at is None else moment_of(expires_at),
+                interval=interval,
+                timeout=timeout,
+                max_retries=max_retries,
+                max_losses=max_losses,
+                unique_key=unique_key,
+                headers={} if headers is None else _read_headers.decode(headers),
+                on_failure=on_failure,
+                result_ttl=result_ttl,
+                status=STATUSES[status],
+                epoch=epoch,
+                attempts=attempts,
+                losses=losses,
+                owner=owner,
+                cancel_requested=bool(cancel_requested),
+                error=None if error is None else _read_error.decode(error),
+                progress=None if progress is None else _read_progress.decode(progress),
+                enqueued_at=moment_of(enqueued_at),
+                started_at=None if started_at is None else moment_of(started_at),
+                finished_at=None if finished_at is None else moment_of(finished_at),
+            )
+        except (TypeError, ValueError, IndexError, OverflowError, msgspec.DecodeError) as exc:
+            raise CorruptRecord(f"the record of task {task_id!r} (seq {seq}) makes no sense: {exc}") from exc
+
+    def written(self, task: StoredTask) -> tuple[Any, ...]:
+        result = task.result
+        return (
+            task.func_path,
+            task.payload if len(task.payload) <= ROW_BYTES else None,
+            task.queue,
+            task.priority,
+            _maybe_micros(task.eta),
+            micros(lifecycle.due_at(task)),
+            _maybe_micros(task.expires_at),
+            task.interval,
+            task.timeout,
+            task.max_retries,
+            task.max_losses,
+            task.unique_key,
+            _json.encode(task.headers).decode() if task.headers else None,
+            task.on_failure,
+            task.result_ttl,
+            NUMBERS[task.status],
+            task.epoch,
+            task.attempts,
+            task.losses,
+            task.owner,
+            task.cancel_requested,
+            None if task.error is None else _json.encode(task.error).decode(),
+            None if task.progress is None else _json.encode(task.progress).decode(),
+            _maybe_micros(task.enqueued_at),
+            _maybe_micros(task.started_at),
+            _maybe_micros(task.finished_at),
+            result if result is None or len(result) <= ROW_BYTES else None,
+            None if task.result_status is None else NUMBERS[task.result_status],
+            _maybe_micros(task.result_at),
+            self._prune_at(task),
+        )
+
+    def _prune_at(self, task: StoredTask) -> int | None:
+        if task.finished_at is None:
+            return None
+        keep_s = self.failed_ttl_s
+        if task.status is TaskStatus.SUCCESS:
+            keep_s = self.result_ttl_s if task.result_ttl is None else task.result_ttl
+        return micros(task.finished_at) + round(keep_s * 1_000_000)
+
+    def _tasks(self, sql: str, parameters: Iterable[Any] = ()) -> list[StoredTask]:
+        return [self.read(row) for row in self.conn.execute(_SELECT + sql, tuple(parameters))]
+
+    def _one(self, sql: str, parameters: Iterable[Any] = ()) -> Any:
+        row = self.conn.execute(sql, tuple(parameters)).fetchone()
+        return None if row is None else row[0]
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def enqueue_many(self, tasks: Sequence[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
+        """All at once where no id and no key is known yet; otherwise by the general way."""
+        now = self.now()
+        if self._one("SELECT 1 FROM omniq_gone LIMIT 1") is None:
+            self.conn.execute("SAVEPOINT omniq_enqueue")
+            if self._insert_all([replace(task, enqueued_at=now) for task in tasks]) == len(tasks):
+                self.conn.execute("RELEASE omniq_enqueue")
+                self.rang_due = True
+                return [Enqueued(task.id, created=True) for task in tasks]
+            self.conn.execute("ROLLBACK TO omniq_enqueue")
+            self.conn.execute("RELEASE omniq_enqueue")
+        return super().enqueue_many(tasks, on_conflict)
+
+    def insert(self, task: StoredTask) -> None:
+        assert self._insert_all([task]) == 1
+
+    def _insert_all(self, tasks: Sequence[StoredTask]) -> int:
+        first = (self._one("SELECT max(seq) FROM omniq_task") or 0) + 1
+        records = [(seq, task.id, *self.written(task)) for seq, task in enumerate(tasks, first)]
+        inserted = self.conn.executemany(_INSERT, records).rowcount
+        large = [(n, t.payload) for n, t in enumerate(tasks, first) if len(t.payload) > ROW_BYTES]
+        if large and inserted == len(tasks):
+            self.conn.executemany("INSERT INTO omniq_body (seq, payload) VALUES (?, ?)", large)
+        return inserted
+
+    def put(self, task: StoredTask) -> None:
+        self.conn.execute(_PUT, (*self.written(task), task.seq))
+        if task.status is not TaskStatus.RUNNING:
+            self.conn.execute(
+                "UPDATE omniq_task SET lease = NULL, boot = NULL, claim_id = NULL WHERE seq = ?", (task.seq,)
+            )
+        self._put_beside("omniq_body", "payload", task.seq, task.payload)
+        self._put_beside("omniq_result", "result", task.seq, task.result)
+
+    def _put_beside(self, table: str, column: str, seq: int, data: bytes | None) -> None:
+        if data is not None and len(data) > ROW_BYTES:
+            self.conn.execute(f"INSERT OR REPLACE INTO {table} (seq, {column}) VALUES (?, ?)", (seq, data))  # noqa: S608
+        else:
+            self.conn.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))  # noqa: S608
+
+    def settle_one(self, settlement: Settlement, now: datetime) -> Answer:
+        """A plain success is one statement; everything else reads the row first."""
+        task, result = settlement.task, settlement.result
+        if settlement.action is not Action.SUCCEED or result is None or len(result) > ROW_BYTES:
+            return super().settle_one(settlement, now)
+        if not isinstance(task, StoredTask) or not task.seq:
+            return super().settle_one(settlement, now)
+        values = (result, micros(now), round(self.result_ttl_s * 1_000_000), task.seq, task.id, task.epoch)
+        if self.conn.execute(_SUCCEED, values).rowcount != 1:
+            return super().settle_one(settlement, now)
+        self.rang_result = True
+        return Answer.HELD
+
+    def _claim_or_expire(self, batch: list[StoredTask], claim: Claim, now: datetime) -> list[StoredTask]:
+        for task in batch:
+            if task.expires_at is not None and lifecycle.expired(task, now):
+                return super()._claim_or_expire(batch, claim, now)
+        at = micros(now)
+        lease = self._lease_until(claim.lease)
+        self.conn.executemany(
+            _CLAIM,
+            [(claim.worker, lease, self.boot, claim.claim_id, at, task.seq) for task in batch],
+        )
+        return [lifecycle.claim(task, claim.worker, now) for task in batch]
+
+    def hold(self, task: StoredTask, claim: Claim) -> None:
+        lease = self._lease_until(claim.lease)
+        at = micros(task.started_at or self.now())
+        self.conn.execute(_CLAIM, (claim.worker, lease, self.boot, claim.claim_id, at, task.seq))
+
+    def _lease_until(self, lease_s: float) -> int:
+        return round((self.clock.monotonic() + lease_s) * 1_000_000)
+
+    def remove(self, task: StoredTask, remember_s: float) -> None:
+        for table in ("omniq_task", "omniq_body", "omniq_result", "omniq_run"):
+            self.conn.execute(f"DELETE FROM {table} WHERE seq = ?", (task.seq,))  # noqa: S608
+        now = micros(self.now())
+        self.conn.execute("DELETE FROM omniq_gone WHERE until <= ?", (now,))
+        # Only an enqueue that could still be repeated needs to be remembered.
+        if task.enqueued_at is not None and micros(task.enqueued_at) + remember_s * 1_000_000 > now:
+            self.conn.execute(
+                "INSERT OR REPLACE INTO omniq_gone (id, digest, until) VALUES (?, ?, ?)",
+                (task.id, digest(task), now + round(remember_s * 1_000_000)),
+            )
+
+    def extend(self, worker: str, lease_s: float) -> None:
+        self.conn.execute(
+            "UPDATE omniq_task SET lease = ?, boot = ? WHERE status = 1 AND owner = ?",
+            (self._lease_until(lease_s), self.boot, worker),
+        )
+
+    def add_run(self, task: StoredTask, run: Run) -> None:
+        self.conn.execute(
+            "INSERT INTO omniq_run (seq, epoch, owner, started_at, finished_at, outcome, error) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                task.seq,
+                run.epoch,
+                run.owner,
+                _maybe_micros(run.started_at),
+                _maybe_micros(run.finished_at),
+                run.outcome.value,
+                None if run.error is None else _json.encode(run.error).decode(),
+            ),
+        )
+        self.conn.execute(
+            "DELETE FROM omniq_run WHERE seq = ?1 AND epoch <= "
+            "(SELECT epoch FROM omniq_run WHERE seq = ?1 ORDER BY epoch DESC LIMIT 1 OFFSET ?2)",
+            (task.seq, HISTORY_LIMIT),
+        )
+
+    def set_paused(self, queue: str, paused: bool) -> None:
+        change = "INSERT OR IGNORE INTO omniq_paused (queue) VALUES (?)"
+        self.conn.execute(change if paused else "DELETE FROM omniq_paused WHERE queue = ?", (queue,))
+
+    def beat(self, worker: WorkerInfo) -> None:
+        now = self.now()
+        self.beside.hold(worker.id)
+        self.conn.execute(
+            "INSERT OR REPLACE INTO omniq_worker (id, info, seen_at) VALUES (?, ?, ?)",
+            (worker.id, _json.encode(replace(worker, seen_at=now)), micros(now)),
+        )
+
+    def leave(self, worker: str) -> None:
+        self.conn.execute("DELETE FROM omniq_worker WHERE id = ?", (worker,))
+        self.beside.let_go(worker)
+
+    # --- claiming --------------------------------------------------------------------------------
+
+    def due(self, queues: Sequence[str] | None, limit: int, now: datetime) -> list[StoredTask]:
+        names = self._open_queues(queues)
+        found: list[StoredTask] = []
+        for name in names:
+            rows = self.conn.execute(_DUE, (name, micros(now), limit)).fetchall()
+            found += [self.read(row) for row in rows]
+        if len(names) > 1:
+            found.sort(key=lambda task: (-task.priority, lifecycle.due_at(task), task.seq))
+        return found[:limit]
+
+    def _open_queues(self, queues: Sequence[str] | None) -> list[str]:
+        paused = self.paused()
+        wanted = self._waiting_queues() if queues is None else dict.fromkeys(queues)
+        return [name for name in wanted if name not in paused]
+
+    def _waiting_queues(self) -> Iterator[str]:
+        """The queues that have waiting tasks, found by leaps through the index."""
+        name: str | None = ""
+        while True:
+            name = self._one(
+                "SELECT min(queue) FROM omniq_task INDEXED BY omniq_task_waiting "
+                "WHERE status = 0 AND queue > ?",
+                (name,),
+            )
+            if name is None:
+                return
+            yield name
+
+    def due_next(self, queues: Sequence[str] | None, now: datetime) -> datetime | None:
+        next_due: int | None = None
+        for name in self._open_queues(queues):
+            due = self._one(_DUE_NEXT, (name, micros(now)))
+            next_due = due if next_due is None else min(due or next_due, next_due)
+        return None if next_due is None else moment_of(next_due)
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    def running(self, worker: str, claim_id: str | None = None) -> list[StoredTask]:
+        condition = "WHERE status = 1 AND owner = ?"
+        if claim_id is None:
+            return self._tasks(condition, (worker,))
+        return self._tasks(
+            condition + " AND claim_id = ? ORDER BY priority DESC, due, seq", (worker, claim_id)
+        )
+
+    def anything_over(self) -> bool:
+        """Whether `lapse` would find something: a look that needs no write lock."""
+        now = micros(self.now())
+        if self._one("SELECT 1 FROM omniq_task WHERE status = 0 AND expires_at <= ? LIMIT 1", (now,)):
+            return True
+        return any(True for _ in self._over_seqs(1))
+
+    def lapse(self, limit: int) -> int:
+        """As everywhere; and who is dead and holds nothing any more is forgotten."""
+        dead = [owner for owner in self._owners() if self.beside.is_dead(owner)]
+        ended = super().lapse(limit)
+        for owner in dead:
+            if not self._one("SELECT 1 FROM omniq_task WHERE status = 1 AND owner = ? LIMIT 1", (owner,)):
+                self.conn.execute("DELETE FROM omniq_worker WHERE id = ?", (owner,))
+                self.beside.bury(owner)
+        return ended
+
+    def over(self, limit: int) -> Iterator[StoredTask | CorruptRecord]:
+        found = 0
+        for seq in self._over_seqs(limit + len(self._reported)):
+            try:
+                [task] = self._tasks("WHERE seq = ?", (seq,))
+            except CorruptRecord as corrupt:
+                if str(corrupt) not in self._reported:
+                    self._reported.add(str(corrupt))
+                    yield corrupt
+                continue
+            yield task
+            found += 1
+            if found == limit:
+                return
+
+    def _over_seqs(self, limit: int) -> Iterator[int]:
+        """Whose lease is over by this machine's clock, and what belongs to the dead."""
+        now = round(self.clock.monotonic() * 1_000_000)
+        dead = [owner for owner in self._owners() if self.beside.is_dead(owner)]
+        marks = ", ".join("?" * len(dead))
+        yield from (
+            seq
+            for (seq,) in self.conn.execute(
+                "SELECT seq FROM omniq_task WHERE status = 1 AND "  # noqa: S608 - question marks only
+                f"((boot = ? AND lease <= ?) OR owner IN ({marks})) LIMIT ?",
+                (self.boot, now, *dead, limit),
+            ).fetchall()
+        )
+        for owner in self._owners():
+            # Another boot's lease counts in another clock: only the lock file can tell.
+            if not self.beside.is_held(owner):
+                yield from (
+                    seq
+                    for (seq,) in self.conn.execute(
+                        "SELECT seq FROM omniq_task WHERE status = 1 AND owner = ? AND boot <> ? LIMIT ?",
+                        (owner, self.boot, limit),
+                    ).fetchall()
+                )
+
+    def _owners(self) -> list[str]:
+        return [
+            owner for (owner,) in self.conn.execute("SELECT DISTINCT owner FROM omniq_task WHERE status = 1")
+        ]
+
+    def overdue(self, limit: int, now: datetime) -> list[StoredTask]:
+        return self._tasks(
+            "WHERE status = 0 AND expires_at <= ? ORDER BY expires_at LIMIT ?", (micros(now), limit)
+        )
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    def get(self, task_id: str) -> StoredTask | None:
+        row = self.conn.execute(_SELECT + "WHERE id = ?", (task_id,)).fetchone()
+        return None if row is None else self.read(row)
+
+    def remembered(self, task_id: str) -> bytes | None:
+        now = micros(self.now())
+        known = self._one("SELECT digest FROM omniq_gone WHERE id = ? AND until > ?", (task_id, now))
+        assert known is None or isinstance(known, bytes)
+        return known
+
+    def holder(self, unique_key: str) -> StoredTask | None:
+        held = self._tasks("WHERE unique_key = ? AND unique_key IS NOT NULL AND status < 2", (unique_key,))
+        return held[0] if held else None
+
+    def runs(self, task_id: str) -> list[Run]:
+        rows = self.conn.execute(
+            "SELECT epoch, owner, started_at, finished_at, outcome, error FROM omniq_run "
+            "WHERE seq = (SELECT seq FROM omniq_task WHERE id = ?) ORDER BY epoch",
+            (task_id,),
+        )
+        return [
+            Run(
+                epoch,
+                owner,
+                None if started_at is None else moment_of(started_at),
+                None if finished_at is None else moment_of(finished_at),
+                RunOutcome(outcome),
+                None if error is None else _read_error.decode(error),
+            )
+            for epoch, owner, started_at, finished_at, outcome, error in rows
+        ]
+
+    def prunable(self, limit: int, now: datetime) -> list[StoredTask]:
+        return self._tasks("WHERE status >= 2 AND prune_at <= ? ORDER BY prune_at LIMIT ?", (micros(now), limit))
+
+    def paused(self) -> set[str]:
+        return {queue for (queue,) in self.conn.execute("SELECT queue FROM omniq_paused")}
+
+    def workers(self) -> list[WorkerInfo]:
+        rows = self.conn.execute("SELECT info FROM omniq_worker ORDER BY seen_at DESC, id")
+        return [_read_worker.decode(info) for (info,) in rows]
+
+    def select(self, wanted: TaskFilter, after: str | None, limit: int) -> list[StoredTask]:
+        conditions: list[str] = ["1"]
+        values: list[Any] = []
+        for condition, value in (
+            ("status = ?", None if wanted.status is None else NUMBERS[wanted.status]),
+            ("queue = ?", wanted.queue),
+            ("func_path = ?", wanted.func_path),
+            ("unique_key = ?", wanted.unique_key),
+            ("finished_at < ?", _maybe_micros(wanted.finished_before)),
+            ("seq < ?", None if after is None else self.must_get(after).seq),
+        ):
+            if value is not None:
+                conditions.append(condition)
+                values.append(value)
+        where = "WHERE " + " AND ".join(conditions)
+        return self._tasks(where + " ORDER BY seq DESC LIMIT ?", (*values, limit))
+
+    def counts(self) -> dict[str, dict[TaskStatus, int]]:
+        counted: dict[str, dict[TaskStatus, int]] = {}
+        rows = self.conn.execute("SELECT queue, status, count(*) FROM omniq_task GROUP BY queue, status")
+        for queue, status, how_many in rows:
+            counted.setdefault(queue, dict.fromkeys(TaskStatus, 0))[STATUSES[status]] = how_many
+        return counted
+
+    def rates(self, since: datetime) -> Rates:
+        at = micros(since)
+        enqueued = self._one("SELECT count(*) FROM omniq_task WHERE enqueued_at > ?", (at,))
+        rows = self.conn.execute(
+            "SELECT status, count(*) FROM omniq_task WHERE status >= 2 AND finished_at > ? GROUP BY status",
+            (at,),
+        )
+        ended = {STATUSES[status]: how_many for status, how_many in rows}
+        per_status = (ended.get(status, 0) for status in TaskStatus if status.final)
+        return Rates(enqueued, *per_status, over_s=(self.now() - since).total_seconds())
+
+    def ended(self, ids: Sequence[str]) -> set[str]:
+        wanted = _json.encode(list(ids)).decode()
+        waiting = self.conn.execute(
+            "SELECT id FROM omniq_task WHERE id IN (SELECT value FROM json_each(?)) AND result_status IS NULL",
+            (wanted,),
+        )
+        return set(ids) - {task_id for (task_id,) in waiting}
+
+    def verify(self) -> list[str]:
+        wrong = [f"SQLite: {line}" for (line,) in self.conn.execute("PRAGMA quick_check") if line != "ok"]
+        for problem, condition in _PROBLEMS.items():
+            rows = self.conn.execute(f"SELECT id FROM omniq_task t WHERE {condition} LIMIT 100")  # noqa: S608
+            wrong += [f"{task_id} {problem}" for (task_id,) in rows]
+        for table in ("omniq_body", "omniq_result", "omniq_run"):
+            orphans = self._one(
+                f"SELECT count(*) FROM {table} WHERE seq NOT IN (SELECT seq FROM omniq_task)"  # noqa: S608
+            )
+            if orphans:
+                wrong.append(f"{orphans} rows of {table} belong to no task")
+        return wrong
+
+
+_PROBLEMS: Final = {
+    "has a status that does not exist": "status NOT BETWEEN 0 AND 4",
+    "runs without an owner or a lease": "status = 1 AND (owner IS NULL OR lease IS NULL)",
+    "does not run but has an owner or a lease": "status <> 1 AND (owner IS NOT NULL OR lease IS NOT NULL)",
+    "has ended without a moment": "status >= 2 AND (finished_at IS NULL OR prune_at IS NULL)",
+    "has not ended but says when": "status < 2 AND finished_at IS NOT NULL",
+    "has lost its arguments": (
+        "payload IS NULL AND NOT EXISTS (SELECT 1 FROM omniq_body b WHERE b.seq = t.seq)"
+    ),
+    "has lost its result": (
+        "result_status = 2 AND result IS NULL "
+        "AND NOT EXISTS (SELECT 1 FROM omniq_result r WHERE r.seq = t.seq)"
+    ),
+    "is due at another moment than it says": "due <> coalesce(eta, enqueued_at)",
+}

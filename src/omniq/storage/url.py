@@ -1,0 +1,51 @@
+"""From an address to a storage."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from omniq.errors import InvalidOption
+from omniq.storage.base import BaseStorage
+from omniq.task import shown
+
+_EXAMPLES = "memory://, sqlite:///relative.db, sqlite:////absolute/path.db"
+
+
+def open_storage(url: str, **options: Any) -> BaseStorage:
+    """The storage behind `url`. It connects at its first use."""
+    if not isinstance(url, str) or "://" not in url:
+        raise InvalidOption(f"{shown(url)} is no storage URL; write one of {_EXAMPLES}")
+    parts = urlsplit(url)
+    try:
+        match parts.scheme:
+            case "memory":
+                from omniq.storage.memory import MemoryStorage
+
+                return MemoryStorage(**options)
+            case "sqlite":
+                from omniq.storage.sqlite import SQLiteStorage
+
+                return SQLiteStorage(_sqlite_path(url), **options)
+            case _:
+                raise InvalidOption(f"no storage speaks {parts.scheme!r}; write one of {_EXAMPLES}")
+    except TypeError as wrong:
+        raise InvalidOption(f"{parts.scheme}:// does not take these options: {wrong}") from wrong
+
+
+def _sqlite_path(url: str) -> str:
+    """`sqlite:///a.db` is relative, `sqlite:////a.db` absolute, as everywhere else."""
+    rest = url.removeprefix("sqlite:")
+    if not rest.startswith("///") or len(rest) == len("///") or "?" in rest:
+        raise InvalidOption(
+            f"{shown(url)} names no file; write sqlite:///jobs.db (relative) or sqlite:////var/jobs.db"
+        )
+    return unquote(rest[len("///") :])
+
+
+def safe_url(url: str) -> str:
+    """A URL for people to see: without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return url.replace(f":{parts.password}@", ":***@", 1)

@@ -72,7 +72,9 @@ def seconds(value: Duration, name: str) -> float:
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidOption(f"{name} must be seconds (int or float) or a timedelta, not {value!r}")
     if not -MAX_DURATION_S <= value <= MAX_DURATION_S:
-        raise InvalidOption(f"{name} must be a finite number of seconds within a hundred years, not {value!r}")
+        raise InvalidOption(
+            f"{name} must be a finite number of seconds within a hundred years, not {value!r}"
+        )
     return float(value)
 
 
@@ -196,7 +198,9 @@ class Task(TaskFields, frozen=True):
         func_path(self.func_path)
         if not isinstance(self.args, tuple):
             if not isinstance(self.args, list):
-                raise InvalidOption(f"args must be a tuple of arguments, such as (1,), not {shown(self.args)}")
+                raise InvalidOption(
+                    f"args must be a tuple of arguments, such as (1,), not {shown(self.args)}"
+                )
             force_setattr(self, "args", tuple(self.args))
         if not isinstance(self.kwargs, Mapping) or not all(isinstance(key, str) for key in self.kwargs):
             raise InvalidOption(f"kwargs must be a dict with str keys, not {shown(self.kwargs)}")

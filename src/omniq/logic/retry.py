@@ -8,6 +8,7 @@ JITTER_SHARE = 0.1
 # 2**64 seconds is beyond every cap; a larger exponent would only cost time.
 MAX_EXPONENT = 64
 LOSS_BASE_S = 1.0
+MAX_LOSS_DELAY_S = 3600.0
 
 
 class RetryPolicy(Struct, frozen=True):
@@ -30,4 +31,6 @@ class RetryPolicy(Struct, frozen=True):
 
 def loss_delay_s(losses: int) -> float:
     """The pause after a worker died: none the first time, then doubling from one second."""
-    return 0.0 if losses == 0 else LOSS_BASE_S * 2.0 ** min(losses - 1, MAX_EXPONENT)
+    if losses == 0:
+        return 0.0
+    return min(LOSS_BASE_S * 2.0 ** min(losses - 1, MAX_EXPONENT), MAX_LOSS_DELAY_S)

@@ -92,14 +92,14 @@ def _shape(cls: type[Any], name: str) -> Shape | None:
         return Shape(cls, ENUM, name, ())
     if issubclass(cls, Struct):
         return Shape(cls, STRUCT, name, cls.__struct_fields__)
-    if dataclasses.is_dataclass(cls) and builtin_base(cls) is None:
+    if dataclasses.is_dataclass(cls) and _holds_only_fields(cls):
         return Shape(cls, DATACLASS, name, tuple(field.name for field in dataclasses.fields(cls)))
     return None
 
 
-def builtin_base(cls: type[Any]) -> type[Any] | None:
-    """The class of Python itself, apart from object, that `cls` derives from and that holds part of it."""
-    return next((base for base in cls.__mro__[:-1] if not base.__flags__ & _HEAP_TYPE), None)
+def _holds_only_fields(cls: type[Any]) -> bool:
+    """Whether no class of Python itself, such as dict or Exception, keeps a part of its instances."""
+    return all(base.__flags__ & _HEAP_TYPE for base in cls.__mro__[:-1])
 
 
 # --- names ---------------------------------------------------------------------------------------

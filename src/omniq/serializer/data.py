@@ -140,9 +140,9 @@ class DataSerializer(EnvelopeSerializer):
 
 def check_call(args: Any, kwargs: Any) -> None:
     """Refuse what could not be passed as `func(*args, **kwargs)`."""
-    if not issubclass(type(args), tuple | list):
+    if not issubclass(kind_of(args), (tuple, list)):
         raise UnserializableArgument(f"args must be a tuple or list, not a {type(args).__name__}")
-    if not issubclass(type(kwargs), Mapping) or not _TEXT.issuperset(map(type, kwargs)):
+    if not issubclass(kind_of(kwargs), (dict, Mapping)) or not _TEXT.issuperset(map(type, kwargs)):
         raise UnserializableArgument("kwargs must be a dict whose keys are the names of arguments, as str")
 
 
@@ -151,15 +151,14 @@ def _packed_call(
 ) -> tuple[list[Any], dict[str, Any]]:
     packed_args: list[Any] = []
     packed_kwargs: dict[str, Any] = {}
-    place = ""
+    name: str | None = None
     try:
-        for index, value in enumerate(args):
-            place = f"args[{index}]"
+        for value in args:
             packed_args.append(packer.pack(value))
         for name, value in kwargs.items():
-            place = f"kwargs[{name!r}]"
             packed_kwargs[name] = packer.pack(value)
     except Unfit as unfit:
+        place = f"args[{len(packed_args)}]" if name is None else f"kwargs[{name!r}]"
         raise unfit.refusal(place) from None
     return packed_args, packed_kwargs
 

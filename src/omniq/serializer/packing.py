@@ -193,12 +193,11 @@ class Packer(ABC):
 
     def _refused(self, cls: type[Any]) -> str:
         name = _type_name(cls)
-        base = classes.builtin_base(cls)
-        if base in self._by_type and base is not cls:
-            plain = base.__name__
+        base = next((base for base in cls.__mro__ if base in self._by_type), None)
+        if base is not None:
             return (
-                f"is a {name}, a subclass of {plain}, which {self._codec} cannot carry; "
-                f"pass {plain}(...) of it, or use CloudpickleSerializer on both sides"
+                f"is a {name}, a subclass of {base.__name__}, which {self._codec} cannot carry; "
+                f"pass {base.__name__}(...) of it, or use CloudpickleSerializer on both sides"
             )
         return f"is a {name}, which {self._codec} cannot carry; {_OTHERWISE}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from omniq.errors import CorruptRecord, UnserializableArgument
 from omniq.serializer import envelope
@@ -35,7 +35,7 @@ def _decode_call(body: bytes) -> DecodedCall:
 class CloudpickleSerializer(EnvelopeSerializer):
     """Carries almost anything, also lambdas and closures. Reading a payload runs the code that it holds."""
 
-    _decoders = {  # noqa: RUF012 - declared as ClassVar by the base
+    _decoders: ClassVar[Mapping[str, Decoders]] = {
         **EnvelopeSerializer._decoders,
         envelope.CLOUDPICKLE: Decoders(_decode_value, _decode_call),
     }

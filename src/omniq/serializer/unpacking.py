@@ -10,7 +10,7 @@ import base64
 import os
 import re
 from collections.abc import Callable, Iterable
-from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum
 from itertools import chain
@@ -95,7 +95,7 @@ def _zone(payload: Any) -> tzinfo | None:
     if type(payload) is str:
         return _zone_info(payload)
     if type(payload) is int:
-        return timezone(timedelta(microseconds=payload))
+        return timezone(timedelta(microseconds=payload)) if payload else UTC
     offset_us, name = _list(payload)
     return timezone(timedelta(microseconds=offset_us), name)
 

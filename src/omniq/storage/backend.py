@@ -1,7 +1,7 @@
 """The vocabulary of seed 002 (`reserve`, `mark_success`, `mark_failure`) over the same contract, both ways.
 
-    your Backend ── as_storage() ──> BackendStorage ──> any worker
-    any storage  ── as_backend() ──> StorageBackend ──> code that speaks seed 002
+your Backend ── as_storage() ──> BackendStorage ──> any worker
+any storage  ── as_backend() ──> StorageBackend ──> code that speaks seed 002
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class StorageBackend(Backend):
         self.serializer = serializer
         self.lease = lease
         self.worker = f"backend-{new_id()}"
-        self._held: dict[str, Held | Task] = {}
+        self._held: dict[str, Claimed] = {}
 
     @property
     def is_connected(self) -> bool:
@@ -153,7 +153,7 @@ class StorageBackend(Backend):
     async def reserve(self, limit: int) -> list[Reserved]:
         reserved: list[Reserved] = []
         for task in await self.storage.claim(self.worker, None, limit, self.lease):
-            self._held[task.id] = task if isinstance(task, Task) else Held(task.id, task.epoch)
+            self._held[task.id] = task
             reserved.append(Reserved(task.id, self._call_of(task)))
         return reserved
 
@@ -170,13 +170,17 @@ class StorageBackend(Backend):
         return self.serializer.dump_call(task.func_path, args, kwargs)
 
     async def mark_success(self, task_id: str, result: bytes) -> Answer:
-        return await self._settle(Settlement.success(self._claim_of(task_id), result))
+        task = self._claim_of(task_id)
+        if not isinstance(task, Held) and task.repeats:
+            assert task.interval is not None
+            return await self._settle(Settlement.repeat(task, result, task.interval))
+        return await self._settle(Settlement.success(task, result))
 
     async def mark_failure(self, task_id: str, error: str, traceback: str) -> Answer:
         failure = TaskError("Error", error, traceback)
         return await self._settle(Settlement.failed(self._claim_of(task_id), failure))
 
-    def _claim_of(self, task_id: str) -> Held | Task:
+    def _claim_of(self, task_id: str) -> Claimed | Held:
         return self._held.get(task_id) or Held(task_id, 0)
 
     async def _settle(self, settlement: Settlement) -> Answer:

@@ -26,7 +26,7 @@ from loguru import logger
 from msgspec import Struct
 
 from omniq.clock import REAL_CLOCK, Clock
-from omniq.errors import StoreUnavailable, Unsupported
+from omniq.errors import InvalidOption, StoreUnavailable, Unsupported
 from omniq.serializer import MsgpackSerializer, Serializer
 from omniq.task import (
     Action,
@@ -183,6 +183,8 @@ class BaseStorage(ABC):
         claim_id: str | None = None,
     ) -> list[Claimed]:
         """The second half of `exchange`."""
+        if isinstance(queues, str):
+            raise InvalidOption(f"queues must be a list of names, such as [{queues!r}], not a str")
         wish = Claim(worker, None if queues is None else tuple(queues), limit, lease, claim_id or new_id())
         _, claims = await self.exchange((), wish)
         return claims

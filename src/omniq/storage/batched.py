@@ -28,9 +28,11 @@ from omniq.task import (
     TaskError,
     TaskFields,
     TaskResult,
+    TaskStatus,
     check_fields,
     func_path,
     moment,
+    new_id,
 )
 
 MAX_PAYLOAD_BYTES: Final = 1 << 20
@@ -55,6 +57,7 @@ class BatchedStorage(BaseStorage):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Lock | None = None
         self._claims: OrderedDict[str, Held] = OrderedDict()
+        self._dequeuer = f"dequeue-{new_id()}"
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -103,7 +106,7 @@ class BatchedStorage(BaseStorage):
         return enqueued
 
     async def dequeue(self, now: datetime | None = None, *, lease: float = 30.0) -> Task | None:
-        claims = await self.claim(f"dequeue-{id(self):x}", None, 1, lease)
+        claims = await self.claim(self._dequeuer, None, 1, lease)
         if not claims:
             return None
         [claimed] = claims
@@ -165,17 +168,20 @@ class BatchedStorage(BaseStorage):
             check_fields(task)
             if task.func_path:
                 func_path(task.func_path)
-            stored = task
+            stored = task if task.epoch == 0 and task.seq == 0 else self._anew(task, task.payload)
         else:
-            common = {name: getattr(task, name) for name in _FROM_USER}
-            payload = self.serializer.dump_call(None, task.args, task.kwargs)
-            stored = StoredTask(task.func_path, payload, **common)
+            stored = self._anew(task, self.serializer.dump_call(None, task.args, task.kwargs))
         if len(stored.payload) > self.max_payload:
             raise PayloadTooLarge(
                 f"the arguments of {stored.func_path} take {len(stored.payload):,} bytes, more than "
                 f"{self.max_payload:,}; store them elsewhere and pass a key, or raise max_payload"
             )
         return stored
+
+    @staticmethod
+    def _anew(task: Task | StoredTask, payload: bytes) -> StoredTask:
+        common = {name: getattr(task, name) for name in _FROM_USER}
+        return StoredTask(task.func_path, payload, **common)
 
     def encode_many(self, tasks: Iterable[Task | StoredTask]) -> list[StoredTask]:
         stored = [self.encode(task) for task in tasks]
@@ -195,8 +201,10 @@ class BatchedStorage(BaseStorage):
     def result_of(self, stored: StoredTask) -> TaskResult | None:
         if stored.result_status is None:
             return None
-        value = None if stored.result is None else self.serializer.loads(stored.result)
-        return TaskResult(stored.id, stored.result_status, value, stored.error, stored.result_at)
+        if stored.result_status is TaskStatus.SUCCESS:
+            value = None if stored.result is None else self.serializer.loads(stored.result)
+            return TaskResult(stored.id, TaskStatus.SUCCESS, value, None, stored.result_at)
+        return TaskResult(stored.id, stored.result_status, None, stored.error, stored.result_at)
 
 
 _FROM_USER: Final = _COMMON[: _COMMON.index("status")]

@@ -10,10 +10,13 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
+from loguru import logger
+
 from omniq.clock import wait_for_event
-from omniq.errors import InvalidOption
+from omniq.errors import InvalidOption, StoreUnavailable
 from omniq.storage.base import Claimed
 from omniq.storage.batched import BatchedStorage, check_moment, unknown
 from omniq.storage.rows import Rows
@@ -284,8 +287,11 @@ class EmbeddedStorage(BatchedStorage):
                 return result
             if self._watcher is None or self._watcher.done():
                 self._watcher = asyncio.create_task(self._watch_results(), name="omniq-results")
-            await asyncio.wait((ended,), timeout=timeout)
-            return await self._result_or_unknown(task_id) if ended.done() else None
+            bell = None if timeout is None else self.clock.call_later(timeout, lambda: _give_up(ended))
+            await asyncio.wait((ended,))
+            if bell is not None:
+                bell.cancel()
+            return None if ended.cancelled() else await self._result_or_unknown(task_id)
         finally:
             self._forget(task_id, ended)
 
@@ -309,11 +315,25 @@ class EmbeddedStorage(BatchedStorage):
         while self._awaited:
             rung.clear()
             ids = list(self._awaited)
-            for task_id in await self._read(lambda rows, ids=ids: rows.ended(ids)):  # type: ignore[misc]
-                for ended in self._awaited.pop(task_id, []):
-                    if not ended.done():
-                        ended.set_result(None)
+            try:
+                self._tell_ended(await self._read(partial(_ended, ids)))
+            except StoreUnavailable as exc:
+                logger.warning("cannot look for results: {}", exc)
             await wait_for_event(self.clock, rung, RESULT_POLL_S)
+
+    def _tell_ended(self, ids: set[str]) -> None:
+        for task_id in ids:
+            for ended in self._awaited.pop(task_id, []):
+                if not ended.done():
+                    ended.set_result(None)
+
+
+def _give_up(future: asyncio.Future[None]) -> None:
+    future.cancel()
+
+
+def _ended(ids: Sequence[str], rows: Rows) -> set[str]:
+    return rows.ended(ids)
 
 
 def _exchange(
@@ -324,6 +344,8 @@ def _exchange(
 
 
 def check_claim(claim: Claim) -> None:
+    if not claim.worker:
+        raise InvalidOption("a claim must name its worker")
     count(claim.limit, "limit", least=0)
     positive_seconds(claim.lease, "lease")
     for queue in claim.queues or ():

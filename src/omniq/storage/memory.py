@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from typing import ClassVar, TypeVar
 
 from omniq.clock import REAL_CLOCK, Clock
-from omniq.errors import CorruptRecord
 from omniq.logic import lifecycle
 from omniq.storage.base import Capabilities
 from omniq.storage.batched import HISTORY_LIMIT
@@ -102,8 +101,10 @@ class MemoryRows(Rows):
         del self.tasks[task.id]
         self._runs.pop(task.id, None)
         now = self.clock.monotonic()
-        for task_id in [old for old, (_, until) in self._gone.items() if until <= now]:
-            del self._gone[task_id]
+        # Kept in order of forgetting, so only the oldest need a look.
+        while self._gone and next(iter(self._gone.values()))[1] <= now:
+            del self._gone[next(iter(self._gone))]
+        self._gone.pop(task.id, None)
         self._gone[task.id] = (digest(task), now + remember_s)
 
     def extend(self, worker: str, lease_s: float) -> None:
@@ -118,6 +119,7 @@ class MemoryRows(Rows):
         (self._paused.add if paused else self._paused.discard)(queue)
 
     def beat(self, worker: WorkerInfo) -> None:
+        self._workers.pop(worker.id, None)  # the newest beat goes last
         self._workers[worker.id] = replace(worker, seen_at=self.now())
 
     def leave(self, worker: str) -> None:
@@ -157,9 +159,7 @@ class MemoryRows(Rows):
 
     def _waits(self, task_id: str, due_at: datetime) -> bool:
         task = self.tasks.get(task_id)
-        return (
-            task is not None and task.status is TaskStatus.PENDING and lifecycle.due_at(task) == due_at
-        )
+        return task is not None and task.status is TaskStatus.PENDING and lifecycle.due_at(task) == due_at
 
     def due_next(self, queues: Sequence[str] | None, now: datetime) -> datetime | None:
         # Of any queue: being woken once for a task that is not ours costs less than looking for ours.
@@ -175,7 +175,7 @@ class MemoryRows(Rows):
             held = [task for task in held if self._leases[task.id][1] == claim_id]
         return sorted(held, key=lambda task: (-task.priority, lifecycle.due_at(task), task.seq))
 
-    def over(self, limit: int) -> Iterator[StoredTask | CorruptRecord]:
+    def over(self, limit: int) -> Iterator[StoredTask]:
         now = self.clock.monotonic()
         ended = [task_id for task_id, (until, _) in self._leases.items() if until <= now]
         return iter([self.tasks[task_id] for task_id in ended[:limit]])
@@ -204,10 +204,15 @@ class MemoryRows(Rows):
     def prunable(self, limit: int, now: datetime) -> list[StoredTask]:
         found: dict[str, StoredTask] = {}
         while self._ending and self._ending[0][0] <= now and len(found) < limit:
-            until, task_id = heapq.heappop(self._ending)
+            _, task_id = heapq.heappop(self._ending)
             task = self.tasks.get(task_id)
-            if task is not None and task.finished_at and self._kept_until(task, task.finished_at) == until:
+            if task is None or task.finished_at is None:
+                continue
+            until = self._kept_until(task, task.finished_at)
+            if until <= now:
                 found[task_id] = task
+            else:  # ended again since, or by a storage with another retention
+                heapq.heappush(self._ending, (until, task_id))
         return list(found.values())
 
     def paused(self) -> set[str]:
@@ -234,7 +239,7 @@ class MemoryRows(Rows):
         ended = [t.status for t in self.tasks.values() if t.finished_at is not None and t.finished_at > since]
         enqueued = sum(t.enqueued_at is not None and t.enqueued_at > since for t in self.tasks.values())
         per_status = (ended.count(status) for status in TaskStatus if status.final)
-        return Rates(enqueued, *per_status, over_s=(self.now() - since).total_seconds())
+        return Rates(enqueued, *per_status, (self.now() - since).total_seconds())
 
     def ended(self, ids: Sequence[str]) -> set[str]:
         return {i for i in ids if i not in self.tasks or self.tasks[i].result_status is not None}

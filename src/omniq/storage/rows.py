@@ -13,9 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from loguru import logger
-
-from omniq.errors import Conflict, CorruptRecord, DuplicateTask, IdConflict
+from omniq.errors import Conflict, DuplicateTask, IdConflict
 from omniq.logic import lifecycle
 from omniq.logic.lifecycle import Change
 from omniq.storage.batched import unknown
@@ -97,8 +95,8 @@ class Rows(ABC):
     def extend(self, worker: str, lease_s: float) -> None: ...
 
     @abstractmethod
-    def over(self, limit: int) -> Iterator[StoredTask | CorruptRecord]:
-        """Running rows whose lease is over or whose owner is dead."""
+    def over(self, limit: int) -> Iterator[StoredTask]:
+        """Running rows whose lease is over or whose owner is dead; what cannot be read is passed over."""
 
     @abstractmethod
     def overdue(self, limit: int, now: datetime) -> list[StoredTask]:
@@ -221,15 +219,19 @@ class Rows(ABC):
         """T2 for the first `limit` due tasks, or again for those that this claim already has."""
         again = self.running(claim.worker, claim.claim_id)
         if again:
+            self.next_due = now
             return again
         claimed: list[StoredTask] = []
         for _ in range(MAX_EXPIRY_ROUNDS):
             wanted = claim.limit - len(claimed)
             batch = self.due(claim.queues, wanted, now) if wanted > 0 else []
             claimed += self._claim_or_expire(batch, claim, now)
-            if len(batch) < wanted or len(claimed) >= claim.limit:
+            if len(batch) < wanted:
+                self.next_due = self.due_next(claim.queues, now)
+                return claimed
+            if len(claimed) == claim.limit:
                 break
-        self.next_due = self.due_next(claim.queues, now) if len(claimed) < claim.limit else None
+        self.next_due = now  # there may be more right away
         return claimed
 
     def _claim_or_expire(self, batch: list[StoredTask], claim: Claim, now: datetime) -> list[StoredTask]:
@@ -276,9 +278,6 @@ class Rows(ABC):
         """T8, T9, T12 for what is over; T14 for what waited too long."""
         now, ended = self.now(), 0
         for task in list(self.over(limit)):
-            if isinstance(task, CorruptRecord):
-                logger.error("passed over while lapsing: {}", task)
-                continue
             self.apply(lifecycle.lapse(task, now))
             ended += 1
         for task in self.overdue(limit, now):

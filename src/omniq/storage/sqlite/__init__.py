@@ -184,7 +184,9 @@ class SQLiteStorage(EmbeddedStorage):
         """Insert on the caller's connection: seen when they commit, never if they roll back."""
         assert self._engine is not None
         if not isinstance(conn, sqlite3.Connection):
-            raise InvalidOption(f"conn must be a sqlite3.Connection to {self.path}, not {type(conn).__name__}")
+            raise InvalidOption(
+                f"conn must be a sqlite3.Connection to {self.path}, not {type(conn).__name__}"
+            )
         self._check_same_file(conn)
         if not conn.in_transaction:
             conn.execute("BEGIN IMMEDIATE")

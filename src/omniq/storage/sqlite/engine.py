@@ -289,7 +289,15 @@ def is_world_writable(folder: Path) -> bool:
 
 # --- errors --------------------------------------------------------------------------------------
 
-_AWAY: Final = ("locked", "busy", "disk is full", "disk I/O error", "readonly", "unable to open", "interrupted")
+_AWAY: Final = (
+    "locked",
+    "busy",
+    "disk is full",
+    "disk I/O error",
+    "readonly",
+    "unable to open",
+    "interrupted",
+)
 
 
 def is_ours(exc: sqlite3.Error) -> bool:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
+from loguru import logger
 
 from omniq.clock import Clock
 from omniq.errors import CorruptRecord
@@ -60,9 +61,7 @@ _N_WRITTEN: Final = _WRITTEN.count(",") + 1
 _INSERT: Final = (
     f"INSERT INTO omniq_task (seq, id, {_WRITTEN}) VALUES (?, ?{', ?' * _N_WRITTEN}) ON CONFLICT DO NOTHING"  # noqa: S608
 )
-_PUT: Final = (
-    f"UPDATE omniq_task SET ({_WRITTEN}) = (?{', ?' * (_N_WRITTEN - 1)}) WHERE seq = ?"  # noqa: S608
-)
+_PUT: Final = f"UPDATE omniq_task SET ({_WRITTEN}) = (?{', ?' * (_N_WRITTEN - 1)}) WHERE seq = ?"  # noqa: S608
 _SUCCEED: Final = (
     "UPDATE omniq_task SET status = 2, result = ?, result_status = 2, result_at = ?2, finished_at = ?2, "
     "prune_at = ?2 + coalesce(CAST(result_ttl * 1000000 AS INTEGER), ?3), owner = NULL, lease = NULL, "
@@ -214,7 +213,19 @@ class SQLiteRows(Rows):
         return micros(task.finished_at) + round(keep_s * 1_000_000)
 
     def _tasks(self, sql: str, parameters: Iterable[Any] = ()) -> list[StoredTask]:
-        return [self.read(row) for row in self.conn.execute(_SELECT + sql, tuple(parameters))]
+        """The tasks that can be read; the others are named once in the log."""
+        tasks: list[StoredTask] = []
+        for row in self.conn.execute(_SELECT + sql, tuple(parameters)).fetchall():
+            try:
+                tasks.append(self.read(row))
+            except CorruptRecord as corrupt:
+                self._report(corrupt)
+        return tasks
+
+    def _report(self, corrupt: CorruptRecord) -> None:
+        if str(corrupt) not in self._reported:
+            self._reported.add(str(corrupt))
+            logger.error("passed over: {}", corrupt)
 
     def _one(self, sql: str, parameters: Iterable[Any] = ()) -> Any:
         row = self.conn.execute(sql, tuple(parameters)).fetchone()
@@ -355,11 +366,25 @@ class SQLiteRows(Rows):
         names = self._open_queues(queues)
         found: list[StoredTask] = []
         for name in names:
-            rows = self.conn.execute(_DUE, (name, micros(now), limit)).fetchall()
-            found += [self.read(row) for row in rows]
+            for row in self.conn.execute(_DUE, (name, micros(now), limit)).fetchall():
+                try:
+                    found.append(self.read(row))
+                except CorruptRecord as corrupt:
+                    self._quarantine(row[0], corrupt, now)
         if len(names) > 1:
             found.sort(key=lambda task: (-task.priority, lifecycle.due_at(task), task.seq))
         return found[:limit]
+
+    def _quarantine(self, seq: int, corrupt: CorruptRecord, now: datetime) -> None:
+        """A record that cannot be read must not stand in everybody's way: it fails, its bytes stay."""
+        logger.error("failed: {}", corrupt)
+        error = _json.encode(TaskError("CorruptRecord", str(corrupt), "", "undecodable")).decode()
+        at = micros(now)
+        self.conn.execute(
+            "UPDATE omniq_task SET status = 3, error = ?1, finished_at = ?2, result_status = 3, "
+            "result_at = ?2, prune_at = ?3 WHERE seq = ?4",
+            (error, at, at + round(self.failed_ttl_s * 1_000_000), seq),
+        )
 
     def _open_queues(self, queues: Sequence[str] | None) -> list[str]:
         paused = self.paused()
@@ -413,18 +438,12 @@ class SQLiteRows(Rows):
                 self.beside.bury(owner)
         return ended
 
-    def over(self, limit: int) -> Iterator[StoredTask | CorruptRecord]:
+    def over(self, limit: int) -> Iterator[StoredTask]:
         found = 0
         for seq in self._over_seqs(limit + len(self._reported)):
-            try:
-                [task] = self._tasks("WHERE seq = ?", (seq,))
-            except CorruptRecord as corrupt:
-                if str(corrupt) not in self._reported:
-                    self._reported.add(str(corrupt))
-                    yield corrupt
-                continue
-            yield task
-            found += 1
+            tasks = self._tasks("WHERE seq = ?", (seq,))
+            yield from tasks
+            found += len(tasks)
             if found == limit:
                 return
 
@@ -497,7 +516,9 @@ class SQLiteRows(Rows):
         ]
 
     def prunable(self, limit: int, now: datetime) -> list[StoredTask]:
-        return self._tasks("WHERE status >= 2 AND prune_at <= ? ORDER BY prune_at LIMIT ?", (micros(now), limit))
+        return self._tasks(
+            "WHERE status >= 2 AND prune_at <= ? ORDER BY prune_at LIMIT ?", (micros(now), limit)
+        )
 
     def paused(self) -> set[str]:
         return {queue for (queue,) in self.conn.execute("SELECT queue FROM omniq_paused")}
@@ -539,7 +560,7 @@ class SQLiteRows(Rows):
         )
         ended = {STATUSES[status]: how_many for status, how_many in rows}
         per_status = (ended.get(status, 0) for status in TaskStatus if status.final)
-        return Rates(enqueued, *per_status, over_s=(self.now() - since).total_seconds())
+        return Rates(enqueued, *per_status, (self.now() - since).total_seconds())
 
     def ended(self, ids: Sequence[str]) -> set[str]:
         wanted = _json.encode(list(ids)).decode()

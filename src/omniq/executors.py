@@ -1,0 +1,320 @@
+"""Run one call: a coroutine on the loop, anything else in a thread. Knows nothing of stores or retries.
+
+    call ──> Flight ──> body ──> Outcome ──> on_end(flight, outcome)
+
+A flight ends exactly once, whoever is first: the body, its timeout, a cancel request, or a stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import traceback
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from queue import SimpleQueue
+from typing import Any, Final, Literal, cast
+
+from omniq.clock import Bell, Clock
+from omniq.context import Context, current
+from omniq.errors import GiveUp, OmniqError, PayloadTooLarge, Retry, Snooze, UnserializableArgument
+from omniq.registry import Runnable
+from omniq.serializer import Serializer
+from omniq.storage.base import Claimed
+from omniq.task import (
+    Duration,
+    ErrorKind,
+    Failed,
+    Held,
+    Interrupted,
+    Outcome,
+    Snoozed,
+    Succeeded,
+    TaskError,
+    seconds,
+)
+
+Reason = Literal["timeout", "cancel", "stop", "lost"]
+MAX_MESSAGE_CHARS: Final = 4096
+MAX_TRACEBACK_CHARS: Final = 16384
+DEADLINE_GRAIN_S: Final = 0.05
+
+
+class Flight:
+    """One run on its way: what was claimed, where it runs, and why it should end early."""
+
+    __slots__ = (
+        "args",
+        "body",
+        "claim",
+        "context",
+        "deadline",
+        "ended",
+        "kwargs",
+        "occupied",
+        "on_end",
+        "reason",
+        "runnable",
+    )
+
+    def __init__(self, claim: Claimed, context: Context, on_end: Callable[[Flight, Outcome], None]) -> None:
+        self.claim = claim
+        self.context = context
+        self.on_end = on_end
+        self.runnable: Runnable | None = None
+        self.args: list[Any] | tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        self.body: asyncio.Task[None] | None = None
+        self.reason: Reason | None = None
+        self.ended = False
+        self.deadline = 0  # its bucket among the deadlines
+        self.occupied = False  # a thread is still in it, ended or not
+
+    @property
+    def held(self) -> Held:
+        return Held(self.claim.id, self.claim.epoch)
+
+    def end(self, outcome: Outcome) -> None:
+        if not self.ended:
+            self.ended = True
+            self.on_end(self, outcome)
+
+    def interrupt(self, reason: Reason) -> None:
+        """Ask the body to end. A coroutine is cancelled; a thread can only be told."""
+        if self.ended:
+            return
+        if self.reason != "lost":  # what is lost stays lost: nothing is to be reported for it
+            self.reason = reason
+        self.context.tell_cancelled()
+        if self.body is not None:
+            self.body.cancel()
+        elif reason != "cancel":
+            self.end(self.interrupted())
+
+    def interrupted(self) -> Outcome:
+        if self.reason == "timeout":
+            message = f"ran longer than its timeout of {self.claim.timeout:g} s"
+            return Failed(TaskError("TimeoutError", message, "", "timeout"))
+        return Interrupted()
+
+
+# --- what a body's end means ---------------------------------------------------------------------
+
+
+def failure(exc: BaseException, kind: ErrorKind = "error", *, final: bool = False) -> Failed:
+    """An exception as text, bounded, without the frames of the engine."""
+    return Failed(describe(exc, kind), final=final)
+
+
+def describe(exc: BaseException, kind: ErrorKind = "error") -> TaskError:
+    frames = exc.__traceback__.tb_next if exc.__traceback__ is not None else None
+    try:
+        text = "".join(traceback.format_exception(type(exc), exc, frames))
+    except Exception:  # a __str__ that raises must not hide the failure
+        text = "".join(traceback.format_tb(frames))
+    try:
+        message = str(exc)
+    except Exception as worse:
+        message = f"<its text could not be made: {type(worse).__name__}>"
+    return TaskError(type(exc).__qualname__, _printable(message, MAX_MESSAGE_CHARS), _tail(text), kind)
+
+
+def _printable(text: str, limit: int) -> str:
+    """Text that every store and terminal can take."""
+    text = text if len(text) <= limit else text[:limit] + " ..."
+    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+
+
+def _tail(text: str) -> str:
+    text = text if len(text) <= MAX_TRACEBACK_CHARS else "... " + text[-MAX_TRACEBACK_CHARS:]
+    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+
+
+def outcome_of(exc: BaseException) -> Outcome:
+    """What a body's exception asks for."""
+    try:
+        match exc:
+            case Snooze():
+                return Snoozed(_delay_s(exc.delay))
+            case Retry(delay=None):
+                return Failed(describe(exc))
+            case Retry():
+                return Failed(describe(exc), _delay_s(cast("Duration", exc.delay)))
+            case GiveUp():
+                return failure(exc, final=True)
+            case _:
+                return failure(exc)
+    except OmniqError as bad_signal:
+        return failure(bad_signal)
+
+
+def _delay_s(delay: Duration) -> float:
+    return max(0.0, seconds(delay, "delay"))
+
+
+def encoded(value: Any, serializer: Serializer, max_bytes: int | None) -> Outcome:
+    """A returned value as an outcome; one that cannot be stored is a failure that says so."""
+    try:
+        data = serializer.dumps(value)
+        if max_bytes is not None and len(data) > max_bytes:
+            raise PayloadTooLarge(
+                f"the result takes {len(data):,} bytes, more than {max_bytes:,}; store it elsewhere "
+                "and return a key"
+            )
+    except (UnserializableArgument, PayloadTooLarge) as exc:
+        return failure(exc, "unserializable")
+    except Exception as exc:
+        return failure(exc, "unserializable")
+    return Succeeded(data)
+
+
+# --- coroutines ----------------------------------------------------------------------------------
+
+
+async def run_coroutine(flight: Flight, encode: Callable[[Any], Outcome]) -> None:
+    """The body of a flight on the loop."""
+    assert flight.runnable is not None
+    current.set(flight.context)
+    await _await(flight, flight.runnable.func(*flight.args, **flight.kwargs), encode)
+
+
+async def _await(flight: Flight, awaitable: Awaitable[Any], encode: Callable[[Any], Outcome]) -> None:
+    try:
+        outcome = encode(await awaitable)
+    except asyncio.CancelledError as exc:
+        # Without a reason of ours it is the body's own doing, and a failure like any other.
+        outcome = failure(exc) if flight.reason is None else flight.interrupted()
+    except BaseException as exc:  # SystemExit too: a task never ends its worker
+        outcome = outcome_of(exc)
+    flight.end(outcome)
+
+
+# --- threads -------------------------------------------------------------------------------------
+
+
+class Threads:
+    """Daemon threads for sync bodies, one per busy slot, made when needed.
+
+    What ends is brought to the loop in one hop for all that ended meanwhile; a hop per task would cost
+    more than most tasks.
+    """
+
+    def __init__(
+        self, limit: int, encode: Callable[[Any], Outcome], on_free: Callable[[Flight], None]
+    ) -> None:
+        self._limit = limit
+        self._encode = encode
+        self._on_free = on_free
+        self._loop = asyncio.get_running_loop()
+        self._work: SimpleQueue[Flight | None] = SimpleQueue()
+        self._ended: list[tuple[Flight, Outcome | Awaitable[Any]]] = []
+        self._armed = False
+        self._busy = 0
+        self._threads: list[threading.Thread] = []
+        self._awaiting: set[asyncio.Task[None]] = set()
+
+    def submit(self, flight: Flight) -> None:
+        flight.occupied = True
+        self._busy += 1
+        if self._busy > len(self._threads) and len(self._threads) < self._limit:
+            thread = threading.Thread(target=self._serve, name=f"omniq-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._work.put(flight)
+
+    def stop(self) -> None:
+        for _ in self._threads:
+            self._work.put(None)
+
+    def _serve(self) -> None:
+        while (flight := self._work.get()) is not None:
+            result = copy_context().run(self._call, flight)
+            self._ended.append((flight, result))
+            if not self._armed:
+                self._armed = True
+                try:
+                    self._loop.call_soon_threadsafe(self._drain)
+                except RuntimeError:  # the loop has closed: nobody asks for this run any more
+                    return
+            del flight, result
+
+    def _call(self, flight: Flight) -> Outcome | Awaitable[Any]:
+        assert flight.runnable is not None
+        current.set(flight.context)
+        try:
+            value = flight.runnable.func(*flight.args, **flight.kwargs)
+        except BaseException as exc:
+            return outcome_of(exc)
+        # A sync function may return something to await; that belongs on the loop.
+        return value if inspect.isawaitable(value) else self._encode(value)
+
+    def _drain(self) -> None:
+        self._armed = False  # before the list is taken, or a completion could be left lying
+        ended, self._ended = self._ended, []
+        for flight, result in ended:
+            self._busy -= 1
+            flight.occupied = False
+            self._on_free(flight)
+            if inspect.isawaitable(result):
+                self._await(flight, result)
+            else:
+                flight.end(cast("Outcome", result))
+
+    def _await(self, flight: Flight, awaitable: Awaitable[Any]) -> None:
+        if flight.ended:
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
+            return
+        flight.body = self._loop.create_task(_await(flight, awaitable, self._encode))
+        self._awaiting.add(flight.body)
+        flight.body.add_done_callback(self._awaiting.discard)
+
+
+# --- deadlines -----------------------------------------------------------------------------------
+
+
+class Deadlines:
+    """Timeouts of all flights on one bell: cheaper than a timer each, and at most 50 ms late."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._buckets: defaultdict[int, set[Flight]] = defaultdict(set)
+        self._bell: Bell | None = None
+        self._rings_at = 0
+
+    def add(self, flight: Flight, timeout_s: float) -> None:
+        bucket = int((self._clock.monotonic() + timeout_s) / DEADLINE_GRAIN_S) + 1
+        flight.deadline = bucket
+        self._buckets[bucket].add(flight)
+        if self._bell is None or bucket < self._rings_at:
+            self._arm(bucket)
+
+    def remove(self, flight: Flight) -> None:
+        """Most bodies end in time: what stays behind would be remembered until the deadline."""
+        if (bucket := self._buckets.get(flight.deadline)) is not None:
+            bucket.discard(flight)
+            if not bucket:
+                del self._buckets[flight.deadline]
+
+    def _arm(self, bucket: int) -> None:
+        if self._bell is not None:
+            self._bell.cancel()
+        self._rings_at = bucket
+        delay_s = max(0.0, bucket * DEADLINE_GRAIN_S - self._clock.monotonic())
+        self._bell = self._clock.call_later(delay_s, self._ring)
+
+    def _ring(self) -> None:
+        self._bell = None
+        now = int(self._clock.monotonic() / DEADLINE_GRAIN_S + 1e-6)
+        for bucket in sorted(due for due in self._buckets if due <= now):
+            for flight in self._buckets.pop(bucket):
+                flight.interrupt("timeout")
+        if self._buckets:
+            self._arm(min(self._buckets))
+
+    def stop(self) -> None:
+        if self._bell is not None:
+            self._bell.cancel()
+        self._buckets.clear()

@@ -1,0 +1,99 @@
+"""One event loop in a thread: every blocking face goes through it.
+
+with LoopThread("omniq") as loop:
+    answer = loop.run(coroutine(), "use `await ...` instead")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Self, TypeVar
+
+from omniq.errors import BlockingCallInLoop
+
+T = TypeVar("T")
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop where it installs, the standard loop elsewhere."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def forbid_running_loop(advice: str) -> None:
+    """A blocking call inside a running loop would stop everything else on it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise BlockingCallInLoop(f"this call blocks, but an event loop is running in this thread; {advice}")
+
+
+class LoopThread:
+    """A loop that runs in its own thread until `stop`. The thread never keeps the interpreter alive."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.loop = new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._started = threading.Event()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> Self:
+        self._thread.start()
+        self._started.wait()
+        return self
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.call_soon(self._started.set)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            self.loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T], advice: str = "await the async twin instead") -> T:
+        """Run `work` on the loop and wait for it. An interrupted wait cancels it."""
+        try:
+            forbid_running_loop(advice)
+        except BlockingCallInLoop:
+            work.close()
+            raise
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call `function` on the loop, soon, unless it has ended."""
+        try:
+            self.loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            return
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self.call(self.loop.stop)
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()

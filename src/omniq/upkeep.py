@@ -1,0 +1,167 @@
+"""What must go on beside the bodies: renewing, watching for cancels, taking back what the dead left, pruning.
+
+It runs on a loop of its own in a thread, so that a body that blocks the worker's loop loses no lease; with
+an injected clock, or a storage without clones, it runs on the worker's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Protocol
+
+from loguru import logger
+
+from omniq.clock import Clock, wait_for_event
+from omniq.errors import OmniqError, StoreUnavailable
+from omniq.storage.base import BaseStorage
+from omniq.task import Held, WorkerInfo
+
+# Cancels are known, and the dead are noticed, within a second.
+LOOK_EVERY_S: Final = 0.5
+PRUNE_EVERY_S: Final = 60.0
+BEATS_PER_LEASE: Final = 3
+LAPSE_PAGE: Final = 100
+PRUNE_PAGE: Final = 1000
+MAX_PAGES: Final = 100
+
+
+class Crew(Protocol):
+    """What the upkeep asks of the worker. Every method may be called from another thread."""
+
+    def holding(self) -> list[Held]: ...
+
+    def info(self) -> WorkerInfo: ...
+
+    def take_progress(self) -> list[tuple[str, int, float, float | None]]: ...
+
+    def cancel(self, ids: Iterable[str]) -> None: ...
+
+    def lose(self, held: Iterable[Held]) -> None: ...
+
+    def give_back(self, held: Iterable[Held]) -> None: ...
+
+
+class Upkeep:
+    """One worker's chores. `renews` is False where a supervisor renews for it."""
+
+    def __init__(
+        self, storage: BaseStorage, crew: Crew, worker: str, lease_s: float, clock: Clock, *, renews: bool
+    ) -> None:
+        self._storage = storage
+        self._crew = crew
+        self._worker = worker
+        self._lease_s = lease_s
+        self._clock = clock
+        self._renews = renews and storage.overrides("renew")
+        self._stopping = asyncio.Event()
+        self._renewed_at = clock.monotonic()
+        self._answering_since: float | None = clock.monotonic() - lease_s
+        self._strangers: set[tuple[str, int]] = set()
+        self._next: dict[str, float] = {}
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Do every chore when its time has come, until stopped."""
+        # A third of the lease, so that two renewals in a row may fail before anything is lost.
+        renew_every_s = self._lease_s / BEATS_PER_LEASE
+        look_every_s = min(LOOK_EVERY_S, renew_every_s)
+        chores: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
+            ("renew", renew_every_s, self._renew),
+            ("look", look_every_s, self._look),
+            ("lapse", look_every_s, self._lapse),
+            ("beat", renew_every_s, self._beat),
+            ("prune", PRUNE_EVERY_S, self._prune),
+        ]
+        while not self._stopping.is_set():
+            for name, every_s, chore in chores:
+                if self._clock.monotonic() >= self._next.get(name, 0.0):
+                    self._next[name] = self._clock.monotonic() + every_s
+                    await self._try(name, chore)
+            wake_at = min(self._next.values())
+            await wait_for_event(self._clock, self._stopping, wake_at - self._clock.monotonic())
+
+    async def _try(self, name: str, chore: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await chore()
+        except StoreUnavailable as exc:
+            if self._answering_since is not None:
+                logger.warning("store away during {name}: {error}", name=name, error=str(exc))
+            self._answering_since = None
+            self._lose_what_is_over()
+        except OmniqError as exc:
+            logger.error("{name} failed: {error}", name=name, error=str(exc))
+        except Exception as exc:
+            logger.opt(exception=exc).error("{name} failed", name=name)
+        else:
+            if self._answering_since is None:
+                self._answering_since = self._clock.monotonic()
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    async def _renew(self) -> None:
+        if not self._renews:
+            self._renewed_at = self._clock.monotonic()
+            return
+        before = self._clock.monotonic()
+        holding = self._crew.holding()
+        if not holding and self._storage.overrides("held") and not await self._storage.held(self._worker):
+            self._renewed_at = before  # an idle worker has nothing to write
+            return
+        renewal = await self._storage.renew(self._worker, self._lease_s, holding)
+        self._renewed_at = before  # counted from before the request: never later than the store's lease
+        self._crew.lose(one for one in holding if one.id in renewal.lost)
+        self._crew.cancel(renewal.cancel)
+        self._return_strangers(list(renewal.held.values()), holding)
+
+    def _return_strangers(self, held: list[Held], holding: list[Held]) -> None:
+        """A claim whose answer never came: nobody here runs it, so nobody should keep it.
+
+        Only what was unknown at the renewal before as well: a claim may be on its way to us right now.
+        """
+        known = {(one.id, one.epoch) for one in (*holding, *self._crew.holding())}
+        strangers = {(one.id, one.epoch): one for one in held if (one.id, one.epoch) not in known}
+        self._crew.give_back([one for key, one in strangers.items() if key in self._strangers])
+        self._strangers = set(strangers)
+
+    def _lose_what_is_over(self) -> None:
+        if self._renews and self._clock.monotonic() - self._renewed_at >= self._lease_s:
+            lost = self._crew.holding()
+            if lost:
+                logger.error("could not renew for a whole lease; {} runs count as lost", len(lost))
+                self._crew.lose(lost)
+
+    async def _look(self) -> None:
+        """Who was cancelled, who was lost, how far everybody is."""
+        for task_id, epoch, done, total in self._crew.take_progress():
+            await self._storage.progress(task_id, epoch, done, total)
+        holding = self._crew.holding()
+        if not holding or not self._storage.overrides("held"):
+            return
+        held = {one.id: one for one in await self._storage.held(self._worker)}
+        self._crew.cancel([one.id for one in held.values() if one.cancel_requested])
+        self._crew.lose(one for one in holding if one.id not in held or held[one.id].epoch != one.epoch)
+
+    # --- for everybody ---------------------------------------------------------------------------
+
+    async def _lapse(self) -> None:
+        """After an outage the living renew first: nobody lapses until a whole lease was answered."""
+        since = self._answering_since
+        if since is None or self._clock.monotonic() - since < self._lease_s:
+            return
+        for _ in range(MAX_PAGES):
+            ended = await self._storage.lapse(LAPSE_PAGE)
+            if ended:
+                logger.warning("took back or ended {} tasks whose time was over", ended)
+            if ended < LAPSE_PAGE:
+                return
+
+    async def _prune(self) -> None:
+        for _ in range(MAX_PAGES):
+            if await self._storage.prune(PRUNE_PAGE) < PRUNE_PAGE or self._stopping.is_set():
+                return
+
+    async def _beat(self) -> None:
+        await self._storage.beat(self._crew.info())

@@ -1,0 +1,103 @@
+"""OmniQ runs Python functions reliably: tasks in a durable store, workers that run them, pools of processes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from omniq.errors import (
+    BlockingCallInLoop,
+    Conflict,
+    CorruptRecord,
+    DuplicateTask,
+    GiveUp,
+    IdConflict,
+    InvalidOption,
+    NotFound,
+    OmniqError,
+    PayloadTooLarge,
+    PoolClosed,
+    PoolNotRunning,
+    QueueFull,
+    ResultTimeout,
+    Retry,
+    SchemaMismatch,
+    Snooze,
+    StoreError,
+    StoreUnavailable,
+    TaskCancelled,
+    TaskFailed,
+    UnknownTask,
+    UnserializableArgument,
+    Unsupported,
+    WorkerStuck,
+)
+
+if TYPE_CHECKING:
+    from omniq.app import OmniQ, TaskFunction, TaskHandle
+    from omniq.context import Context, context
+    from omniq.task import Task, TaskError, TaskResult, TaskStatus
+    from omniq.worker import AsyncWorkerPool, Worker, WorkerPool
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AsyncWorkerPool": "omniq.worker",
+    "Context": "omniq.context",
+    "OmniQ": "omniq.app",
+    "Task": "omniq.task",
+    "TaskError": "omniq.task",
+    "TaskFunction": "omniq.app",
+    "TaskHandle": "omniq.app",
+    "TaskResult": "omniq.task",
+    "TaskStatus": "omniq.task",
+    "Worker": "omniq.worker",
+    "WorkerPool": "omniq.worker",
+}
+
+__all__ = [
+    "AsyncWorkerPool",
+    "BlockingCallInLoop",
+    "Conflict",
+    "Context",
+    "CorruptRecord",
+    "DuplicateTask",
+    "GiveUp",
+    "IdConflict",
+    "InvalidOption",
+    "NotFound",
+    "OmniQ",
+    "OmniqError",
+    "PayloadTooLarge",
+    "PoolClosed",
+    "PoolNotRunning",
+    "QueueFull",
+    "ResultTimeout",
+    "Retry",
+    "SchemaMismatch",
+    "Snooze",
+    "StoreError",
+    "StoreUnavailable",
+    "Task",
+    "TaskCancelled",
+    "TaskError",
+    "TaskFailed",
+    "TaskFunction",
+    "TaskHandle",
+    "TaskResult",
+    "TaskStatus",
+    "UnknownTask",
+    "UnserializableArgument",
+    "Unsupported",
+    "Worker",
+    "WorkerPool",
+    "WorkerStuck",
+    "context",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when asked for: a program that only wants one name should not wait for all of them.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'omniq' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

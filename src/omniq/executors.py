@@ -260,7 +260,7 @@ class Threads:
             if inspect.isawaitable(result):
                 self._await(flight, result)
             else:
-                flight.end(cast("Outcome", result))
+                flight.end(result)
 
     def _await(self, flight: Flight, awaitable: Awaitable[Any]) -> None:
         if flight.ended:

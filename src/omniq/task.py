@@ -246,6 +246,8 @@ class StoredTask(TaskFields, frozen=True):
     func_path: str
     payload: bytes
     seq: int = 0
+    delay_s: float | None = None  # on its way in: eta is the store's now and this
+    expires_in_s: float | None = None  # on its way in: expires_at is the store's now and this
     result: bytes | None = None
     result_status: TaskStatus | None = None
     result_at: datetime | None = None

@@ -116,11 +116,28 @@ class AsyncWorkerPool:
         self._clock = clock or REAL_CLOCK
         self._name = name
         self._random = random.random
-        self._renews = True  # False where a supervisor renews for this worker, under
-        self._identity = ""  # an identity that it has chosen
+        self._renews = True
+        self._identity = ""
         self.id = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_task: asyncio.Task[None] | None = None
+
+    # --- how it differs for those who embed it ---------------------------------------------------
+
+    def serve(self, resolver: Resolver) -> Self:
+        """Run what `resolver` finds, instead of any path that can be imported."""
+        self._resolver = resolver
+        return self
+
+    def without_retries(self) -> Self:
+        """A failure is final."""
+        self._policy = RetryPolicy(retries=False)
+        return self
+
+    def supervised(self, identity: str) -> Self:
+        """Somebody else renews the leases of this worker, under an identity that they chose."""
+        self._identity, self._renews = identity, False
+        return self
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -268,9 +285,7 @@ class AsyncWorkerPool:
                             "the store is away: {} reports are lost, leases will lapse", len(settlements)
                         )
                         return
-                elif self._stopping and not self._flights:
-                    return
-                elif self._is_stuck():
+                elif (self._stopping and not self._flights) or self._is_stuck():
                     return
                 else:
                     await self._rest()
@@ -416,7 +431,7 @@ class AsyncWorkerPool:
             return runnable
         return None
 
-    def _call_of(self, task: Claimed) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+    def _call_of(self, task: Claimed) -> tuple[Any, list[Any] | tuple[Any, ...], dict[str, Any]]:
         """The function if the payload carries it, and the arguments. Nothing is imported here."""
         if isinstance(task, Task):
             return None, task.args, task.kwargs
@@ -604,14 +619,17 @@ class WorkerPool:
     """The blocking face of `AsyncWorkerPool`: same arguments, its own thread and event loop."""
 
     def __init__(self, storage: BaseStorage, *args: Any, **options: Any) -> None:
+        self._pool = AsyncWorkerPool(storage, *args, **options)
         # A clone: the storage itself belongs to whoever made it, on whatever loop that is.
-        self._pool = self._make(storage, *args, **options)
+        self._pool.storage = storage.clone()
         self._thread: LoopThread | None = None
 
-    def _make(self, storage: BaseStorage, *args: Any, **options: Any) -> AsyncWorkerPool:
-        pool = AsyncWorkerPool(storage, *args, **options)
-        pool.storage = storage.clone()
-        return pool
+    @classmethod
+    def of(cls, pool: AsyncWorkerPool) -> Self:
+        """The blocking face of a pool that was made already."""
+        face = cls.__new__(cls)
+        face._pool, face._thread = pool, None
+        return face
 
     @property
     def running(self) -> bool:
@@ -691,7 +709,7 @@ class Worker:
         self._pool = AsyncWorkerPool(
             storage, max_concurrency, poll_interval, wake=False, serializer=serializer
         )
-        self._pool._policy = RetryPolicy(retries=False)  # noqa: SLF001 - our own twin
+        self._pool.without_retries()
 
     @property
     def running(self) -> bool:

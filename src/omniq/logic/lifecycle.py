@@ -114,6 +114,15 @@ def settle(task: StoredTask | Task, outcome: Outcome, policy: RetryPolicy, jitte
 # --- done by the store ---------------------------------------------------------------------------
 
 
+def arrive(task: StoredTask, now: datetime) -> StoredTask:
+    """T1: durations become moments of the store's clock."""
+    if task.delay_s is None and task.expires_in_s is None:
+        return replace(task, enqueued_at=now)
+    eta = task.eta if task.delay_s is None else now + timedelta(seconds=task.delay_s)
+    expires_at = task.expires_at if task.expires_in_s is None else now + timedelta(seconds=task.expires_in_s)
+    return replace(task, enqueued_at=now, eta=eta, expires_at=expires_at, delay_s=None, expires_in_s=None)
+
+
 def claim(task: StoredTask, worker: str, now: datetime) -> StoredTask:
     """T2. The caller has checked that the task is due, not expired, and in a queue that runs."""
     assert task.status is TaskStatus.PENDING

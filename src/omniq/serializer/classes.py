@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from msgspec import Struct
 
@@ -141,8 +141,8 @@ def _imported(name: str) -> Shape | None:
 def _own_attribute(owner: object, name: str) -> object:
     """What lies in the namespace of a module or class; an ordinary getattr could run code, or even import."""
     try:
-        if isinstance(owner, type):
-            return type.__getattribute__(owner, "__dict__").get(name)
+        if issubclass(type(owner), type):  # isinstance would ask the owner itself for its __class__
+            return type.__getattribute__(cast("type", owner), "__dict__").get(name)
         return object.__getattribute__(owner, "__dict__").get(name)
     except AttributeError:
         return None

@@ -60,8 +60,7 @@ def _float(payload: Any) -> float:
 
 def _complex(payload: Any) -> complex:
     real, imag = _list(payload)
-    # Not real + 1j * imag: that loses the sign of a zero and makes nan of inf.
-    return complex(float(real), float(imag))
+    return complex(real, imag)  # a sum would lose the sign of a zero, and make nan of inf
 
 
 def _bytes(payload: Any) -> bytes:

@@ -238,8 +238,13 @@ class MemoryRows(Rows):
     def rates(self, since: datetime) -> Rates:
         ended = [t.status for t in self.tasks.values() if t.finished_at is not None and t.finished_at > since]
         enqueued = sum(t.enqueued_at is not None and t.enqueued_at > since for t in self.tasks.values())
-        per_status = (ended.count(status) for status in TaskStatus if status.final)
-        return Rates(enqueued, *per_status, (self.now() - since).total_seconds())
+        return Rates(
+            enqueued,
+            ended.count(TaskStatus.SUCCESS),
+            ended.count(TaskStatus.FAILED),
+            ended.count(TaskStatus.CANCELLED),
+            (self.now() - since).total_seconds(),
+        )
 
     def ended(self, ids: Sequence[str]) -> set[str]:
         return {i for i in ids if i not in self.tasks or self.tasks[i].result_status is not None}

@@ -177,10 +177,11 @@ class Rows(ABC):
             if on_conflict == "raise":
                 raise DuplicateTask(f"unique key {shown(key)} is held by task {holder.id}", holder.id)
             if on_conflict == "replace":
-                substitute = lifecycle.substitute(changed.get(holder.id, holder), task)
+                arrived = lifecycle.arrive(task, now)
+                substitute = lifecycle.substitute(changed.get(holder.id, holder), arrived)
                 (new if holder.id in new else changed)[holder.id] = keys[key] = substitute
             return Enqueued(holder.id, created=False)
-        fresh = replace(task, enqueued_at=now)
+        fresh = lifecycle.arrive(task, now)
         new[task.id] = fresh
         if key is not None:
             keys[key] = fresh

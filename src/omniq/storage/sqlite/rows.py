@@ -138,6 +138,8 @@ class SQLiteRows(Rows):
                 func_path,
                 payload,
                 seq,
+                None,
+                None,
                 result,
                 None if result_status is None else STATUSES[result_status],
                 None if result_at is None else moment_of(result_at),
@@ -238,7 +240,7 @@ class SQLiteRows(Rows):
         now = self.now()
         if self._one("SELECT 1 FROM omniq_gone LIMIT 1") is None:
             self.conn.execute("SAVEPOINT omniq_enqueue")
-            if self._insert_all([replace(task, enqueued_at=now) for task in tasks]) == len(tasks):
+            if self._insert_all([lifecycle.arrive(task, now) for task in tasks]) == len(tasks):
                 self.conn.execute("RELEASE omniq_enqueue")
                 self.rang_due = True
                 return [Enqueued(task.id, created=True) for task in tasks]
@@ -559,8 +561,13 @@ class SQLiteRows(Rows):
             (at,),
         )
         ended = {STATUSES[status]: how_many for status, how_many in rows}
-        per_status = (ended.get(status, 0) for status in TaskStatus if status.final)
-        return Rates(enqueued, *per_status, (self.now() - since).total_seconds())
+        return Rates(
+            enqueued,
+            ended.get(TaskStatus.SUCCESS, 0),
+            ended.get(TaskStatus.FAILED, 0),
+            ended.get(TaskStatus.CANCELLED, 0),
+            (self.now() - since).total_seconds(),
+        )
 
     def ended(self, ids: Sequence[str]) -> set[str]:
         wanted = _json.encode(list(ids)).decode()

@@ -155,9 +155,7 @@ class FullCase(Case[BatchedStorage]):
         claim_id: str | None = None,
         store: BatchedStorage | None = None,
     ) -> list[StoredTask]:
-        claims = await (store or self.store).claim(
-            worker, queues, limit, lease_ticks * self.tick_s, claim_id
-        )
+        claims = await (store or self.store).claim(worker, queues, limit, lease_ticks * self.tick_s, claim_id)
         assert all(isinstance(claim, StoredTask) for claim in claims)
         return [claim for claim in claims if isinstance(claim, StoredTask)]
 

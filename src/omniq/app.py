@@ -1,0 +1,478 @@
+"""What applications call: `OmniQ`, `@q.task`, and handles to what was enqueued.
+
+q = OmniQ()                          send.enqueue("ann") ──> TaskHandle ──> .result(timeout=10)
+@q.task                              await send.aenqueue("ann")
+def send(to: str) -> int: ...        send("ann") just calls it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar, overload
+
+from loguru import logger
+
+from omniq.calls import TaskCall, TaskOptions, task_name
+from omniq.config import configured_url, default_file
+from omniq.errors import (
+    InvalidOption,
+    NotFound,
+    ResultTimeout,
+    TaskCancelled,
+    TaskFailed,
+    UnserializableArgument,
+)
+from omniq.loopthread import LoopThread
+from omniq.registry import Resolver, Runnable, runnable_of
+from omniq.serializer import MsgpackSerializer, Serializer
+from omniq.storage.base import BaseStorage
+from omniq.storage.batched import DAY_S, MAX_PAYLOAD_BYTES, BatchedStorage
+from omniq.storage.url import open_storage, safe_url
+from omniq.task import (
+    Duration,
+    Enqueued,
+    OnConflict,
+    StoredTask,
+    TaskResult,
+    TaskStatus,
+    count,
+    seconds,
+    shown,
+)
+from omniq.worker import AsyncWorkerPool, WorkerPool
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+V = TypeVar("V")
+DEFAULT_CONCURRENCY: Final = 100
+Executor = Literal["auto", "thread"]
+
+_apps: weakref.WeakSet[OmniQ] = weakref.WeakSet()
+
+
+class OmniQ:
+    """A queue as an application sees it. It connects when it is first used."""
+
+    def __init__(
+        self,
+        url_or_storage: str | BaseStorage | None = None,
+        *,
+        serializer: Serializer | None = None,
+        allow: Sequence[str] = (),
+        result_ttl: Duration = DAY_S,
+        failed_ttl: Duration = 30 * DAY_S,
+        max_payload: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        if not isinstance(url_or_storage, str | BaseStorage | None):
+            raise InvalidOption(f"OmniQ takes a URL or a storage, not {shown(url_or_storage)}")
+        self.serializer = serializer or MsgpackSerializer()
+        self._where = url_or_storage
+        self._allow = tuple(allow)
+        self._ttl_s = (seconds(result_ttl, "result_ttl"), seconds(failed_ttl, "failed_ttl"))
+        self._max_payload = count(max_payload, "max_payload", least=1)
+        self._tasks: dict[str, Runnable] = {}
+        self._lock = threading.RLock()
+        self._storage: BaseStorage | None = None
+        self._forget()
+        _apps.add(self)
+
+    def _forget(self) -> None:
+        """Start without connections; also in a forked child, whose parent's are not ours to use."""
+        self._thread: LoopThread | None = None
+        self._blocking: BaseStorage | None = None
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, BaseStorage]
+        self._by_loop = weakref.WeakKeyDictionary()
+
+    # --- tasks -----------------------------------------------------------------------------------
+
+    @overload
+    def task(
+        self, func: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, Coroutine[Any, Any, T], T]: ...
+
+    @overload
+    def task(self, func: Callable[P, R], /) -> TaskFunction[P, R, R]: ...
+
+    @overload
+    def task(
+        self,
+        func: None = None,
+        /,
+        *,
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        executor: Executor = "auto",
+        **options: Any,
+    ) -> TaskDecorator: ...
+
+    def task(
+        self,
+        func: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        executor: Executor = "auto",
+        **options: Any,
+    ) -> Any:
+        """Make a function a task. It stays an ordinary function, and can be enqueued."""
+        decorator = TaskDecorator(self, name, tuple(aliases), executor, TaskOptions.of(options))
+        return decorator if func is None else decorator(func)
+
+    def register(self, name: str, runnable: Runnable) -> None:
+        """Let this application's workers run `runnable` under `name`."""
+        known = self._tasks.get(name)
+        if known is not None and not _same_function(known.func, runnable.func):
+            raise InvalidOption(f"two tasks are called {name!r}; give one of them name='...'")
+        self._tasks[name] = runnable
+
+    # --- enqueueing ------------------------------------------------------------------------------
+
+    def enqueue_many(
+        self, calls: Iterable[TaskCall[Any]], *, conn: Any = None, on_conflict: OnConflict = "skip"
+    ) -> list[TaskHandle[Any]]:
+        """All of `calls`, made with `send.call(...)`, or none of them."""
+        tasks = _stored(calls)
+        enqueued = self._run(
+            lambda storage: storage.enqueue_many(tasks, conn=conn, on_conflict=on_conflict),
+            "await q.aenqueue_many(...)",
+            inline=conn is not None,
+        )
+        return [TaskHandle(self, one, created=one.created) for one in enqueued]
+
+    async def aenqueue_many(
+        self, calls: Iterable[TaskCall[Any]], *, conn: Any = None, on_conflict: OnConflict = "skip"
+    ) -> list[TaskHandle[Any]]:
+        storage = await self.astorage()
+        enqueued = await storage.enqueue_many(_stored(calls), conn=conn, on_conflict=on_conflict)
+        return [TaskHandle(self, one, created=one.created) for one in enqueued]
+
+    def handle(self, task_id: str) -> TaskHandle[Any]:
+        """A handle to a task that somebody else enqueued."""
+        return TaskHandle(self, task_id, created=False)
+
+    # --- workers ---------------------------------------------------------------------------------
+
+    def worker(self, **options: Any) -> WorkerPool:
+        """A pool in this process that runs this application's tasks; start it, or use `with`."""
+        options.setdefault("concurrency", DEFAULT_CONCURRENCY)
+        return WorkerPool.of(self.async_worker(**options))
+
+    def async_worker(self, **options: Any) -> AsyncWorkerPool:
+        """The same on a running loop: `async with q.async_worker(): ...`."""
+        allow = tuple(options.pop("allow", ()))
+        options.setdefault("concurrency", DEFAULT_CONCURRENCY)
+        options.setdefault("serializer", self.serializer)
+        try:
+            pool = AsyncWorkerPool(self.storage().clone(), **options)
+        except TypeError as exc:
+            raise InvalidOption(f"q.worker() does not take these options: {exc}") from exc
+        return pool.serve(Resolver(self._tasks, self._allow + allow))
+
+    # --- connections -----------------------------------------------------------------------------
+
+    def storage(self) -> BaseStorage:
+        """The storage that this application was given or configured with. Clone it to use it."""
+        with self._lock:
+            if self._storage is None:
+                self._storage = self._find_storage()
+                if isinstance(self._storage, BatchedStorage):
+                    self._storage.keep_results(*self._ttl_s)
+                    self._storage.max_payload = self._max_payload
+            return self._storage
+
+    def _find_storage(self) -> BaseStorage:
+        if isinstance(self._where, BaseStorage):
+            return self._where
+        url = self._where or configured_url()
+        if url is not None:
+            return open_storage(url)
+        file = default_file()
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        logger.info("no store configured (OMNIQ_URL, [tool.omniq] url): using {}", file)
+        return open_storage(f"sqlite:///{file}")
+
+    @property
+    def url(self) -> str:
+        """Where the tasks are, for people to read: without a password."""
+        if isinstance(self._where, BaseStorage):
+            return repr(self._where)
+        return safe_url(self._where or configured_url() or f"sqlite:///{default_file()}")
+
+    async def astorage(self) -> BaseStorage:
+        """The storage of the running loop."""
+        loop = asyncio.get_running_loop()
+        storage = self._by_loop.get(loop)
+        if storage is None:
+            given = self.storage()
+            storage = self._by_loop[loop] = given if given.is_open else given.clone()
+            await storage.open()
+        return storage
+
+    def run(self, work: Callable[[BaseStorage], Coroutine[Any, Any, V]], twin: str) -> V:
+        """Do `work` with a storage and wait for it; `twin` is what to await instead inside a loop."""
+        return self._run(work, twin)
+
+    def _run(
+        self, work: Callable[[BaseStorage], Coroutine[Any, Any, V]], twin: str, *, inline: bool = False
+    ) -> V:
+        advice = f"write `{twin}` here"
+        if inline:
+            # The caller's own connection belongs to the caller's thread, so the work must stay there.
+            return _run_here(self._with_own_storage(work), advice)
+        thread, storage = self._blocking_face()
+        return thread.run(work(storage), advice)
+
+    def _blocking_face(self) -> tuple[LoopThread, BaseStorage]:
+        with self._lock:
+            if self._thread is None or self._blocking is None:
+                self._thread = LoopThread("omniq-app").start()
+                self._blocking = self.storage().clone()
+            return self._thread, self._blocking
+
+    async def _with_own_storage(self, work: Callable[[BaseStorage], Coroutine[Any, Any, V]]) -> V:
+        async with self.storage().clone() as storage:
+            return await work(storage)
+
+    def close(self) -> None:
+        """Give back what the blocking faces use. The application can be used again afterwards."""
+        with self._lock:
+            thread, storage = self._thread, self._blocking
+            self._thread = self._blocking = None
+        if thread is not None and storage is not None:
+            thread.run(storage.close(), "await q.aclose()")
+            thread.stop()
+
+    async def aclose(self) -> None:
+        """Give back what this loop uses."""
+        storage = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if storage is not None and storage is not self._storage:
+            await storage.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"OmniQ({self.url!r}, {len(self._tasks)} tasks)"
+
+
+class TaskDecorator:
+    """`@q.task(...)` with its options, waiting for the function."""
+
+    def __init__(
+        self, app: OmniQ, name: str | None, aliases: tuple[str, ...], executor: Executor, options: TaskOptions
+    ) -> None:
+        if executor not in ("auto", "thread"):
+            raise InvalidOption(f"executor must be 'auto' or 'thread', not {shown(executor)}")
+        self._app = app
+        self._name = name
+        self._aliases = aliases
+        self._executor: Executor = executor
+        self._options = options
+
+    @overload
+    def __call__(
+        self, func: Callable[P, Coroutine[Any, Any, T]]
+    ) -> TaskFunction[P, Coroutine[Any, Any, T], T]: ...
+
+    @overload
+    def __call__(self, func: Callable[P, R]) -> TaskFunction[P, R, R]: ...
+
+    def __call__(self, func: Callable[..., Any]) -> Any:
+        if not callable(func):
+            raise InvalidOption(f"@q.task decorates a function, not {shown(func)}")
+        name = self._name or task_name(func)
+        runnable = runnable_of(func, self._executor)
+        task: TaskFunction[..., Any, Any] = TaskFunction(self._app, func, name, runnable, self._options)
+        for path in (name, *self._aliases):
+            self._app.register(path, runnable)
+        return task
+
+
+class TaskFunction(Generic[P, R, T]):
+    """A function that can also be enqueued."""
+
+    def __init__(
+        self, app: OmniQ, func: Callable[P, R], name: str, runnable: Runnable, options: TaskOptions
+    ) -> None:
+        self.__omniq_function__ = func
+        self.__wrapped__ = func
+        self.__doc__ = func.__doc__
+        self.__name__ = getattr(func, "__name__", name)
+        self.__qualname__ = getattr(func, "__qualname__", name)
+        self.__module__ = func.__module__
+        self.name = name
+        self._app = app
+        self._runnable = runnable
+        self._options = options
+        self._maker = options.maker(name, func, runnable.context_parameter, app.serializer)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """An ordinary call, here and now."""
+        return self.__omniq_function__(*args, **kwargs)
+
+    def options(self, **options: Any) -> TaskFunction[P, R, T]:
+        """The same task with other options: `send.options(delay=60, priority=5).enqueue(...)`."""
+        merged = self._options.with_changes(options)
+        return TaskFunction(self._app, self.__omniq_function__, self.name, self._runnable, merged)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[T]:
+        """The call as a value, for `q.enqueue_many([...])`."""
+        return TaskCall(self._maker.make(args, kwargs))
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+        """Store the call. When this returns, it is durable."""
+        task, options = self._maker.make(args, kwargs), self._options
+        [enqueued] = self._app._run(  # pyright: ignore[reportPrivateUsage]
+            lambda storage: storage.enqueue_many([task], conn=options.conn, on_conflict=options.on_conflict),
+            f"await {self.__name__}.aenqueue(...)",
+            inline=options.conn is not None,
+        )
+        return TaskHandle(self._app, enqueued, created=enqueued.created)
+
+    delay = enqueue
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+        """Store the call. When this returns, it is durable."""
+        task, options = self._maker.make(args, kwargs), self._options
+        storage = await self._app.astorage()
+        [enqueued] = await storage.enqueue_many([task], conn=options.conn, on_conflict=options.on_conflict)
+        return TaskHandle(self._app, enqueued, created=enqueued.created)
+
+    adelay = aenqueue
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+
+class TaskHandle(Generic[T]):
+    """A task that was enqueued: ask for it, wait for it, steer it."""
+
+    def __init__(self, app: OmniQ, task_id: str, *, created: bool) -> None:
+        self.id = str(task_id)
+        self.created = created
+        self._app = app
+
+    async def astatus(self) -> TaskStatus:
+        return await self._status(await self._app.astorage())
+
+    def status(self) -> TaskStatus:
+        return self._app.run(self._status, "await handle.astatus()")
+
+    async def _status(self, storage: BaseStorage) -> TaskStatus:
+        task = await storage.get_task(self.id)
+        if task is None:
+            raise NotFound(f"no task {self.id!r} in this store: never enqueued here, deleted, or pruned")
+        return task.status
+
+    async def aresult(self, timeout: Duration | None = None) -> T:
+        """What the task returned, as soon as it has ended."""
+        return await self._result(await self._app.astorage(), timeout)
+
+    def result(self, timeout: Duration | None = None) -> T:
+        """What the task returned, as soon as it has ended."""
+        return self._app.run(lambda storage: self._result(storage, timeout), "await handle.aresult()")
+
+    async def _result(self, storage: BaseStorage, timeout: Duration | None) -> T:
+        timeout_s = None if timeout is None else max(0.0, seconds(timeout, "timeout"))
+        result = await storage.wait_result(self.id, timeout_s)
+        if result is None:
+            raise ResultTimeout(f"task {self.id} has not ended within {timeout_s:g} s; it goes on")
+        value: T = _value_of(result)
+        return value
+
+    async def acancel(self) -> TaskStatus:
+        return await (await self._app.astorage()).cancel(self.id)
+
+    def cancel(self) -> TaskStatus:
+        """End it if it waits, ask it to stop if it runs; the status afterwards."""
+        return self._app.run(lambda storage: storage.cancel(self.id), "await handle.acancel()")
+
+    async def aretry(self) -> None:
+        await (await self._app.astorage()).retry(self.id)
+
+    def retry(self) -> None:
+        """Run a FAILED or CANCELLED task again, with all its chances."""
+        self._app.run(lambda storage: storage.retry(self.id), "await handle.aretry()")
+
+    async def aprogress(self) -> tuple[float, float | None] | None:
+        return await self._progress(await self._app.astorage())
+
+    def progress(self) -> tuple[float, float | None] | None:
+        """What the body last said with `ctx.progress(done, total)`."""
+        return self._app.run(self._progress, "await handle.aprogress()")
+
+    async def _progress(self, storage: BaseStorage) -> tuple[float, float | None] | None:
+        task = await storage.get_task(self.id)
+        return None if task is None else task.progress
+
+    def __repr__(self) -> str:
+        return f"TaskHandle({self.id!r})"
+
+
+def _value_of(result: TaskResult) -> Any:
+    match result.status:
+        case TaskStatus.SUCCESS:
+            return result.result
+        case TaskStatus.CANCELLED:
+            raise TaskCancelled(f"task {result.task_id} was cancelled")
+        case _:
+            raise TaskFailed(f"task {result.task_id} failed: {result.error}", result.error)
+
+
+def _stored(calls: Iterable[TaskCall[Any]]) -> list[StoredTask]:
+    tasks: list[StoredTask] = []
+    for call in calls:
+        if not isinstance(call, TaskCall):
+            raise UnserializableArgument(
+                f"enqueue_many takes calls made by task.call(...), not {shown(call)}"
+            )
+        tasks.append(call.task)
+    return tasks
+
+
+def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """A module that is imported twice, or reloaded, defines its tasks anew; that is no clash."""
+    places = [(getattr(f, "__module__", None), getattr(f, "__qualname__", None)) for f in (one, other)]
+    return one is other or (None not in places[0] and places[0] == places[1])
+
+
+def _run_here(work: Coroutine[Any, Any, V], advice: str) -> V:
+    from omniq.loopthread import forbid_running_loop
+
+    try:
+        forbid_running_loop(advice)
+    except BaseException:
+        work.close()
+        raise
+    return asyncio.run(work)
+
+
+def _forget_in_child() -> None:
+    for app in list(_apps):
+        app._forget()  # pyright: ignore[reportPrivateUsage]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
+
+__all__ = ["Enqueued", "OmniQ", "TaskFunction", "TaskHandle"]

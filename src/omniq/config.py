@@ -1,0 +1,52 @@
+"""Settings: arguments over `OMNIQ_*` variables over `[tool.omniq]` in pyproject.toml over defaults."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from omniq.errors import InvalidOption
+
+_KNOWN = ("url",)
+
+
+def project_root(start: Path | None = None) -> Path:
+    """The nearest folder above with a pyproject.toml or .git, else the working directory itself."""
+    here = (start or Path.cwd()).absolute()
+    for folder in (here, *here.parents):
+        if (folder / "pyproject.toml").is_file() or (folder / ".git").exists():
+            return folder
+    return here
+
+
+def default_file() -> Path:
+    return project_root() / ".omniq" / "omniq.db"
+
+
+def configured_url(environ: dict[str, str] | None = None) -> str | None:
+    """The store's URL from the environment or pyproject.toml; None where neither names one."""
+    env = os.environ if environ is None else environ
+    if env.get("OMNIQ_URL"):
+        return env["OMNIQ_URL"]
+    url = _pyproject_settings().get("url")
+    if url is not None and not isinstance(url, str):
+        raise InvalidOption(f"[tool.omniq] url in pyproject.toml must be a string, not {url!r}")
+    return url
+
+
+def _pyproject_settings() -> dict[str, Any]:
+    file = project_root() / "pyproject.toml"
+    if not file.is_file():
+        return {}
+    try:
+        settings = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("omniq", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise InvalidOption(f"{file} cannot be read: {exc}") from exc
+    if not isinstance(settings, dict):
+        raise InvalidOption(f"[tool.omniq] in {file} must be a table")
+    unknown = sorted(set(settings) - set(_KNOWN))
+    if unknown:
+        raise InvalidOption(f"[tool.omniq] in {file} knows {', '.join(_KNOWN)}, not {', '.join(unknown)}")
+    return settings

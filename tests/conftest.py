@@ -1,0 +1,90 @@
+"""How every test of this repository runs: `async def` tests get a loop of their own, no test may hang.
+
+An async test that outlives its bound is cancelled and fails. A test that cannot be cancelled (a thread that
+blocks, a body that swallows its cancellation) ends the whole process a little later, with the stack of every
+thread on stderr; under xdist that is one failed test and a new worker.
+"""
+
+import asyncio
+import faulthandler
+import functools
+import inspect
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import hypothesis
+import pytest
+
+DEFAULT_BOUND_S = 60.0
+CANCELLATION_GRACE_S = 15.0
+
+# Time is measured by the tests marked quiet; an example that met a busy machine is not a counterexample.
+hypothesis.settings.register_profile(
+    "omniq", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("omniq")
+
+uncaptured_stderr = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Capturing is suspended at this moment only: later, descriptor 2 is a temporary file that dies with us.
+    config.stash[uncaptured_stderr] = os.dup(2)
+    # The developer's own settings must not reach a test, nor the processes that it starts.
+    for name in [name for name in os.environ if name.startswith("OMNIQ_") and name != "OMNIQ_REQUIRE"]:
+        del os.environ[name]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    os.close(config.stash[uncaptured_stderr])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    end_s = bound_of(item) + CANCELLATION_GRACE_S
+    faulthandler.dump_traceback_later(end_s, exit=True, file=item.config.stash[uncaptured_stderr])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    function = pyfuncitem.obj
+    bound_s = bound_of(pyfuncitem)
+    if inspect.iscoroutinefunction(function):
+        arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(function).parameters}
+        blocking(function, bound_s)(**arguments)
+        return True
+    # Under @given each example is a run of the inner function, which Hypothesis lets us exchange.
+    given = getattr(function, "hypothesis", None)
+    if given is not None and inspect.iscoroutinefunction(given.inner_test):
+        given.inner_test = blocking(given.inner_test, bound_s)
+    return None
+
+
+def bound_of(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("bound")
+    return DEFAULT_BOUND_S if marker is None else float(marker.args[0])
+
+
+def blocking(function: Callable[..., Coroutine[Any, Any, object]], bound_s: float) -> Callable[..., None]:
+    """Make an ordinary function of a coroutine function: a fresh loop, and failure after `bound_s`."""
+
+    async def bounded(*args: object, **kwargs: object) -> None:
+        limit = asyncio.timeout(bound_s)
+        try:
+            async with limit:
+                await function(*args, **kwargs)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the test's own
+            pytest.fail(f"still running after {bound_s:g} s; where it was waiting is in the traceback above")
+
+    @functools.wraps(function)
+    def run(*args: object, **kwargs: object) -> None:
+        asyncio.run(bounded(*args, **kwargs))
+
+    return run

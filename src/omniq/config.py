@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omniq.errors import InvalidOption
 
@@ -41,12 +41,13 @@ def _pyproject_settings() -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        settings = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("omniq", {})
+        settings: Any = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("omniq", {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise InvalidOption(f"{file} cannot be read: {exc}") from exc
     if not isinstance(settings, dict):
         raise InvalidOption(f"[tool.omniq] in {file} must be a table")
-    unknown = sorted(set(settings) - set(_KNOWN))
+    table = cast("dict[str, Any]", settings)
+    unknown = sorted(set(table) - set(_KNOWN))
     if unknown:
         raise InvalidOption(f"[tool.omniq] in {file} knows {', '.join(_KNOWN)}, not {', '.join(unknown)}")
-    return settings
+    return table

@@ -42,7 +42,7 @@ class Resolver:
     ) -> None:
         if isinstance(allow, str):
             raise InvalidOption(f"allow must be a list of patterns, such as [{allow!r}], not a str")
-        self._registered = registered if registered is not None else {}
+        self._registered: Mapping[str, Runnable] = {} if registered is None else registered
         self._allow = None if allow is None else tuple(allow)
         self._found: dict[str, Runnable] = {}
 

@@ -8,6 +8,7 @@ All of them are frozen and know nothing of clocks, stores or event loops.
 from __future__ import annotations
 
 import os
+import random
 import re
 import threading
 import time
@@ -46,6 +47,10 @@ TOP_PRIORITY: Final = 9
 
 # --- ids ----------------------------------------------------------------------------------------
 
+# Its own source of chance: `random.seed(0)` in an application must not make two processes agree on ids.
+_chance = random.Random()  # noqa: S311 - an id is no secret
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_chance.seed)
 _id_lock = threading.Lock()
 _last_id_time = 0
 
@@ -55,9 +60,9 @@ def new_id() -> str:
     global _last_id_time  # noqa: PLW0603 - the point is one order for the whole process
     with _id_lock:
         # 48 bits of milliseconds and 12 bits of their fraction; two ids never share that time.
-        now = (time.time_ns() // 1_000_000 << 12) | (time.time_ns() % 1_000_000 * 4096 // 1_000_000)
-        _last_id_time = now = max(now, _last_id_time + 1)
-    tail = int.from_bytes(os.urandom(8)) & 0x3FFF_FFFF_FFFF_FFFF
+        millis, nanos = divmod(time.time_ns(), 1_000_000)
+        _last_id_time = now = max(millis << 12 | nanos * 4096 // 1_000_000, _last_id_time + 1)
+        tail = _chance.getrandbits(62)
     digits = f"{now >> 12:012x}7{now & 0xFFF:03x}{tail | 0x8000_0000_0000_0000:016x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
@@ -94,7 +99,10 @@ def moment(value: datetime, name: str) -> datetime:
             f"{name} {value!r} has no time zone; write datetime.now(UTC) + timedelta(...), "
             "or add tzinfo=ZoneInfo('Europe/Berlin')"
         )
-    return value if value.tzinfo is UTC else value.astimezone(UTC)
+    try:
+        return value if value.tzinfo is UTC else value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidOption(f"{name} {value!r} is beyond the last moment that UTC can name") from None
 
 
 def count(value: int, name: str, *, least: int) -> int:

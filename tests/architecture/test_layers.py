@@ -35,6 +35,7 @@ PURE_OWN = ("omniq.task", "omniq.errors", "omniq.logic")
 PURE_STANDARD = {
     "__future__", "collections", "dataclasses", "datetime", "enum", "functools", "itertools", "math",
     "typing",
+    "msgspec",  # not of the standard library, but it only makes frozen values
 }  # fmt: skip
 IMPURE_BUILTINS = {"open", "print", "input", "breakpoint", "__import__"}
 CLOCK_READINGS = {"now", "utcnow", "today"}

@@ -61,7 +61,7 @@ class CloudpickleSerializer(EnvelopeSerializer):
 
 
 def _pickled(value: object, place: str) -> bytes:
-    import cloudpickle
+    import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
     try:
         return bytes(cloudpickle.dumps(value))  # pyright: ignore[reportUnknownMemberType]

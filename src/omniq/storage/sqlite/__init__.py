@@ -124,6 +124,17 @@ class SQLiteStorage(EmbeddedStorage):
         answer: T = await sent.future
         return answer
 
+    async def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
+        assert self._engine is not None
+        job = Job(
+            lambda rows: rows.enqueue_many(stored, on_conflict),
+            (self.result_ttl_s, self.failed_ttl_s),
+            stored,
+        )
+        self._engine.write(job)
+        enqueued: list[Enqueued] = await job.future
+        return enqueued
+
     async def lapse(self, limit: int = 100) -> int:
         """Takes the write lock only when there is something to do: this is asked often."""
         if not await self._look(_anything_over):

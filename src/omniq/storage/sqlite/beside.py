@@ -18,17 +18,37 @@ import hashlib
 import os
 import secrets
 import socket
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Final, Literal
 
 from loguru import logger
 
-try:
+if sys.platform == "win32":  # there leases alone say who is dead
+
+    def take_turn(fd: int) -> None: ...
+    def end_turn(fd: int) -> None: ...
+    def lock_now(fd: int) -> bool:
+        return False
+else:
     import fcntl
-except ImportError:  # Windows: leases alone say who is dead
-    fcntl = None  # type: ignore[assignment]
+
+    def take_turn(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+
+    def end_turn(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def lock_now(fd: int) -> bool:
+        """Lock for this process, if nobody else has. A fork does not inherit it; an exit ends it."""
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
 
 Kind = Literal["due", "result"]
 MAX_SOCKET_PATH: Final = 100
@@ -46,7 +66,7 @@ class Beside:
         self._sender: socket.socket | None = None
         self._folder_fd: int | None = None
         self._seen: tuple[int, tuple[str, ...]] = (-1, ())
-        self.usable = fcntl is not None and self._make()
+        self.usable = sys.platform != "win32" and self._make()
 
     def _make(self) -> bool:
         try:
@@ -74,16 +94,16 @@ class Beside:
     # --- turns -----------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> Generator[None]:
         """Wait for this process's turn to write. SQLite's own lock still decides; this only orders."""
         if self._turn is None:
             yield
             return
-        fcntl.flock(self._turn, fcntl.LOCK_EX)
+        take_turn(self._turn)
         try:
             yield
         finally:
-            fcntl.flock(self._turn, fcntl.LOCK_UN)
+            end_turn(self._turn)
 
     # --- who lives -------------------------------------------------------------------------------
 
@@ -91,7 +111,7 @@ class Beside:
         return self.folder / f"{hashlib.blake2b(worker.encode(), digest_size=16).hexdigest()}.alive"
 
     def hold(self, worker: str) -> None:
-        """Lock a file for as long as this process lives. Not inherited by a fork, gone with the process."""
+        """Lock a file for as long as this process lives."""
         if not self.usable:
             return
         with self._lock:
@@ -101,7 +121,7 @@ class Beside:
             # Locked before it gets its name, so that nobody ever finds it unlocked while we live.
             hidden = path.with_suffix(f".{secrets.token_hex(4)}")
             fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_now(fd)
             hidden.rename(path)
             self._alive[worker] = fd
 
@@ -134,11 +154,7 @@ class Beside:
         except OSError:
             return "unknown"
         try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return "held"
-        else:
-            return "free"
+            return "free" if lock_now(fd) else "held"
         finally:
             os.close(fd)
 
@@ -195,7 +211,7 @@ class Ear:
             os.umask(mask)
 
     @contextlib.contextmanager
-    def listening(self, heard: Callable[[], None]) -> Iterator[None]:
+    def listening(self, heard: Callable[[], None]) -> Generator[None]:
         loop = asyncio.get_running_loop()
 
         def on_datagram() -> None:

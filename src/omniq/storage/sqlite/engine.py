@@ -14,8 +14,9 @@ import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, Literal
@@ -26,6 +27,7 @@ from omniq.storage.embedded import Bell
 from omniq.storage.rows import Rows
 from omniq.storage.sqlite.beside import Beside, Kind
 from omniq.storage.sqlite.rows import SQLiteRows
+from omniq.task import Enqueued, StoredTask
 
 SCHEMA_VERSION: Final = 1
 BUSY_TIMEOUT_S: Final = 5.0
@@ -37,11 +39,17 @@ Durability = Literal["fsync", "relaxed"]
 class Job:
     """One call on its way to a thread, and its answer on the way back."""
 
-    __slots__ = ("answer", "error", "future", "loop", "run", "settings")
+    __slots__ = ("answer", "error", "future", "loop", "run", "settings", "tasks")
 
-    def __init__(self, run: Callable[[Rows], Any], settings: tuple[float, float]) -> None:
+    def __init__(
+        self,
+        run: Callable[[Rows], Any],
+        settings: tuple[float, float],
+        tasks: Sequence[StoredTask] | None = None,
+    ) -> None:
         self.run = run
         self.settings = settings
+        self.tasks = tasks  # what an enqueue brings, so that enqueues can be put together
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.answer: Any = None
@@ -155,8 +163,7 @@ class Engine:
         try:
             with translated(self.path), self.beside.turn():
                 self._writer.execute("BEGIN IMMEDIATE")
-                for job in batch:
-                    self._run(job)
+                self._run_all(batch)
                 self._writer.execute("COMMIT")
                 self._checkpoint_if_large()
         except OmniqError as exc:
@@ -167,20 +174,49 @@ class Engine:
             return
         self.ring(due=rows.rang_due, result=rows.rang_result)
 
+    def _run_all(self, batch: list[Job]) -> None:
+        if len(batch) == 1:
+            self._run_alone(batch[0])
+            return
+        for enqueues, group in groupby(batch, lambda job: job.tasks is not None):
+            jobs = list(group)
+            if not enqueues or not self._insert_together(jobs):
+                for job in jobs:
+                    self._run(job)
+
+    def _insert_together(self, jobs: list[Job]) -> bool:
+        """Many enqueues as one statement; they need no savepoints, which cost more than they do."""
+        tasks = [task for job in jobs for task in job.tasks or ()]
+        if not self._write_rows.insert_new(tasks):
+            return False
+        for job in jobs:
+            job.answer = [Enqueued(task.id, created=True) for task in job.tasks or ()]
+        return True
+
+    def _run_alone(self, job: Job) -> None:
+        """The usual case: what it wrote goes with the transaction, so it needs no savepoint."""
+        if not self._did(job):
+            self._writer.execute("ROLLBACK")
+            self._writer.execute("BEGIN")
+
     def _run(self, job: Job) -> None:
         self._writer.execute("SAVEPOINT omniq_job")
+        if not self._did(job):
+            self._writer.execute("ROLLBACK TO omniq_job")
+        self._writer.execute("RELEASE omniq_job")
+
+    def _did(self, job: Job) -> bool:
+        """Run a job; False when it raised and must be taken back. What breaks SQLite itself is raised."""
         self._write_rows.result_ttl_s, self._write_rows.failed_ttl_s = job.settings
         try:
             job.answer = job.run(self._write_rows)
         except sqlite3.Error as exc:
-            if is_ours(exc):
+            if is_away(exc):
                 raise
-            self._writer.execute("ROLLBACK TO omniq_job")
             job.error = explained(exc, self.path)
         except Exception as exc:
-            self._writer.execute("ROLLBACK TO omniq_job")
             job.error = exc
-        self._writer.execute("RELEASE omniq_job")
+        return job.error is None
 
     def ring(self, *, due: bool, result: bool) -> None:
         kinds: list[Kind] = []
@@ -300,7 +336,7 @@ _AWAY: Final = (
 )
 
 
-def is_ours(exc: sqlite3.Error) -> bool:
+def is_away(exc: sqlite3.Error) -> bool:
     """Whether the whole transaction is lost with it, not only one statement."""
     return any(word in str(exc) for word in _AWAY)
 
@@ -317,7 +353,7 @@ def explained(exc: sqlite3.Error, path: Path) -> OmniqError:
 
 
 @contextlib.contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translated(path: Path) -> Generator[None]:
     try:
         yield
     except sqlite3.Error as exc:

@@ -40,6 +40,7 @@ from omniq.task import (
 
 ROW_BYTES: Final = 1024  # larger arguments and results lie beside the row
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 STATUSES: Final = tuple(TaskStatus)
 NUMBERS: Final = {status: number for number, status in enumerate(STATUSES)}
 FINAL_FROM: Final = NUMBERS[TaskStatus.SUCCESS]
@@ -99,7 +100,7 @@ _read_worker = msgspec.json.Decoder(WorkerInfo)
 
 
 def micros(moment: datetime) -> int:
-    return round(moment.timestamp() * 1_000_000)
+    return (moment - EPOCH) // _MICROSECOND
 
 
 def moment_of(micros: int) -> datetime:
@@ -129,6 +130,8 @@ class SQLiteRows(Rows):
 
     def read(self, row: tuple[Any, ...]) -> StoredTask:
         """One record as a value; what makes no sense is `CorruptRecord` and stays as it is."""
+        status: int
+        result_status: int | None
         (seq, task_id, func_path, payload, queue, priority, eta, expires_at, interval, timeout) = row[:10]
         (max_retries, max_losses, unique_key, headers, on_failure, result_ttl, status, epoch) = row[10:18]
         (attempts, losses, owner, cancel_requested, error, progress, enqueued_at, started_at) = row[18:26]
@@ -237,28 +240,35 @@ class SQLiteRows(Rows):
 
     def enqueue_many(self, tasks: Sequence[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
         """All at once where no id and no key is known yet; otherwise by the general way."""
-        now = self.now()
-        if self._one("SELECT 1 FROM omniq_gone LIMIT 1") is None:
-            self.conn.execute("SAVEPOINT omniq_enqueue")
-            if self._insert_all([lifecycle.arrive(task, now) for task in tasks]) == len(tasks):
-                self.conn.execute("RELEASE omniq_enqueue")
-                self.rang_due = True
-                return [Enqueued(task.id, created=True) for task in tasks]
-            self.conn.execute("ROLLBACK TO omniq_enqueue")
-            self.conn.execute("RELEASE omniq_enqueue")
+        if self.insert_new(tasks):
+            return [Enqueued(task.id, created=True) for task in tasks]
         return super().enqueue_many(tasks, on_conflict)
 
-    def insert(self, task: StoredTask) -> None:
-        assert self._insert_all([task]) == 1
+    def insert_new(self, tasks: Sequence[StoredTask]) -> bool:
+        """Insert all of `tasks` if every id and key is new; otherwise leave everything as it was."""
+        if self._one("SELECT 1 FROM omniq_gone LIMIT 1") is not None:
+            return False
+        now = self.now()
+        if not self._insert_all([lifecycle.arrive(task, now) for task in tasks]):
+            return False
+        self.rang_due = True
+        return True
 
-    def _insert_all(self, tasks: Sequence[StoredTask]) -> int:
+    def insert(self, task: StoredTask) -> None:
+        inserted = self._insert_all([task])
+        assert inserted
+
+    def _insert_all(self, tasks: Sequence[StoredTask]) -> bool:
         first = (self._one("SELECT max(seq) FROM omniq_task") or 0) + 1
         records = [(seq, task.id, *self.written(task)) for seq, task in enumerate(tasks, first)]
-        inserted = self.conn.executemany(_INSERT, records).rowcount
+        if self.conn.executemany(_INSERT, records).rowcount != len(tasks):
+            # Numbers from `first` on are ours alone. A savepoint would copy every page it touches.
+            self.conn.execute("DELETE FROM omniq_task WHERE seq >= ?", (first,))
+            return False
         large = [(n, t.payload) for n, t in enumerate(tasks, first) if len(t.payload) > ROW_BYTES]
-        if large and inserted == len(tasks):
+        if large:
             self.conn.executemany("INSERT INTO omniq_body (seq, payload) VALUES (?, ?)", large)
-        return inserted
+        return True
 
     def put(self, task: StoredTask) -> None:
         self.conn.execute(_PUT, (*self.written(task), task.seq))
@@ -366,16 +376,22 @@ class SQLiteRows(Rows):
 
     def due(self, queues: Sequence[str] | None, limit: int, now: datetime) -> list[StoredTask]:
         names = self._open_queues(queues)
-        found: list[StoredTask] = []
-        for name in names:
-            for row in self.conn.execute(_DUE, (name, micros(now), limit)).fetchall():
+        found = [task for name in names for task in self._due_in(name, limit, now)]
+        if len(names) > 1:
+            found.sort(key=lambda task: (-task.priority, lifecycle.due_at(task), task.seq))
+        return found[:limit]
+
+    def _due_in(self, queue: str, limit: int, now: datetime) -> list[StoredTask]:
+        while True:
+            found: list[StoredTask] = []
+            rows = self.conn.execute(_DUE, (queue, micros(now), limit)).fetchall()
+            for row in rows:
                 try:
                     found.append(self.read(row))
                 except CorruptRecord as corrupt:
                     self._quarantine(row[0], corrupt, now)
-        if len(names) > 1:
-            found.sort(key=lambda task: (-task.priority, lifecycle.due_at(task), task.seq))
-        return found[:limit]
+            if len(found) == len(rows):
+                return found
 
     def _quarantine(self, seq: int, corrupt: CorruptRecord, now: datetime) -> None:
         """A record that cannot be read must not stand in everybody's way: it fails, its bytes stay."""
@@ -560,7 +576,7 @@ class SQLiteRows(Rows):
             "SELECT status, count(*) FROM omniq_task WHERE status >= 2 AND finished_at > ? GROUP BY status",
             (at,),
         )
-        ended = {STATUSES[status]: how_many for status, how_many in rows}
+        ended: dict[TaskStatus, int] = {STATUSES[status]: how_many for status, how_many in rows}
         return Rates(
             enqueued,
             ended.get(TaskStatus.SUCCESS, 0),

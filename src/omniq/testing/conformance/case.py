@@ -121,7 +121,7 @@ def _blocking(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 class RealTime:
-    """For a store whose clock is its server's: put it first, `class TestMine(RealTime, StorageConformance)`."""
+    """For a store whose clock is its server's: `class TestMine(RealTime, StorageConformance)`."""
 
     tick_s: ClassVar[float] = 0.3
     slack_s: ClassVar[float] = 0.25

@@ -45,23 +45,17 @@ class Claims(FullCase):
         assert await self.labels() == ["first", "between", "last"]
 
     async def test_priority_comes_before_eta_and_eta_before_order(self) -> None:
-        rows = [(priority, ticks) for priority in (0, 4, 9) for ticks in (-3, -2, -1)]
-        shuffled = [*rows, *rows]
-        random.Random(7).shuffle(shuffled)
-        now = self.now()
-        tasks = [
-            Task(
-                JOB,
-                (f"{9 - priority} {ticks} {number:02}",),
-                priority=priority,
-                eta=now + (self.moment(ticks) - self.now()),
-            )
-            for number, (priority, ticks) in enumerate(shuffled)
-        ]
-        await self.store.enqueue_many(tasks)
-        found = await self.labels()
-        # Written so that the order of the texts is the order of the claims: -3 stands before -2.
-        assert found == sorted(found, key=_text_order)
+        etas = {ticks: self.moment(ticks) for ticks in (-3, -2, -1)}
+        rows = [(priority, ticks) for priority in (0, 4, 9) for ticks in etas] * 2
+        random.Random(7).shuffle(rows)
+        await self.store.enqueue_many(
+            [
+                Task(JOB, (f"{priority} {ticks} {number}",), priority=priority, eta=etas[ticks])
+                for number, (priority, ticks) in enumerate(rows)
+            ]
+        )
+        found = [tuple(map(int, label.split())) for label in await self.labels()]
+        assert found == sorted(found, key=lambda row: (-row[0], row[1], row[2]))
 
     async def test_small_claims_take_the_same_order_as_one_large_one(self) -> None:
         for number, priority in enumerate((2, 7, 2, 9, 7, 0)):
@@ -192,8 +186,3 @@ class Claims(FullCase):
         assert len(await self.claim(limit=4)) == 4
         assert len(await self.claim(limit=0)) == 0
         assert len(await self.claim(limit=100)) == 5
-
-
-def _text_order(label: str) -> tuple[str, int, str]:
-    rank, ticks, number = label.split()
-    return rank, int(ticks), number

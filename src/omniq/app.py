@@ -185,6 +185,7 @@ class OmniQ:
                 if isinstance(self._storage, BatchedStorage):
                     self._storage.keep_results(*self._ttl_s)
                     self._storage.max_payload = self._max_payload
+                    self._storage.serializer = self.serializer
             return self._storage
 
     def _find_storage(self) -> BaseStorage:

@@ -12,7 +12,7 @@ import inspect
 import threading
 import traceback
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, Final, Literal, cast
@@ -75,6 +75,16 @@ class Flight:
     @property
     def held(self) -> Held:
         return Held(self.claim.id, self.claim.epoch)
+
+    def fly(self, loop: asyncio.AbstractEventLoop, body: Coroutine[Any, Any, None]) -> None:
+        """Run `body` as a task of its own, which ends this flight."""
+        self.body = loop.create_task(body)
+        self.body.add_done_callback(self._body_gone)
+
+    def _body_gone(self, body: asyncio.Task[None]) -> None:
+        # A task that is cancelled before its first step never runs: then this is its end.
+        if not self.ended:
+            self.end(self.interrupted())
 
     def end(self, outcome: Outcome) -> None:
         if not self.ended:
@@ -177,12 +187,14 @@ async def run_coroutine(flight: Flight, encode: Callable[[Any], Outcome]) -> Non
     """The body of a flight on the loop."""
     assert flight.runnable is not None
     current.set(flight.context)
-    await _await(flight, flight.runnable.func(*flight.args, **flight.kwargs), encode)
+    await _conclude(flight, flight.runnable.func, encode)
 
 
-async def _await(flight: Flight, awaitable: Awaitable[Any], encode: Callable[[Any], Outcome]) -> None:
+async def _conclude(
+    flight: Flight, call: Callable[..., Awaitable[Any]], encode: Callable[[Any], Outcome]
+) -> None:
     try:
-        outcome = encode(await awaitable)
+        outcome = encode(await call(*flight.args, **flight.kwargs))
     except asyncio.CancelledError as exc:
         # Without a reason of ours it is the body's own doing, and a failure like any other.
         outcome = failure(exc) if flight.reason is None else flight.interrupted()
@@ -213,7 +225,6 @@ class Threads:
         self._armed = False
         self._busy = 0
         self._threads: list[threading.Thread] = []
-        self._awaiting: set[asyncio.Task[None]] = set()
 
     def submit(self, flight: Flight) -> None:
         flight.occupied = True
@@ -267,9 +278,7 @@ class Threads:
             if inspect.iscoroutine(awaitable):
                 awaitable.close()
             return
-        flight.body = self._loop.create_task(_await(flight, awaitable, self._encode))
-        self._awaiting.add(flight.body)
-        flight.body.add_done_callback(self._awaiting.discard)
+        flight.fly(self._loop, _conclude(flight, lambda *_, **__: awaitable, self._encode))
 
 
 # --- deadlines -----------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ class AsyncWorkerPool:
         self.running = False
         self._ring()
         if cancel_in_flight:
-            self._interrupt_all("stop")
+            timeout_s = 0.0
         if timeout_s is not None and not await self._ends_within(loop_task, timeout_s):
             self._give_up_settling_at = self._clock.monotonic() + CANCEL_GRACE_S + LAST_SETTLE_S
             self._interrupt_all("stop")
@@ -322,8 +322,11 @@ class AsyncWorkerPool:
                 raise
             await self._pause(f"the storage failed: {exc!r}")
             return False
-        self._pause_s = FIRST_PAUSE_S
         self._note_answers(settlements, answers)
+        if Answer.UNSENT in answers:
+            await self._pause("the storage went away while settling")
+        else:
+            self._pause_s = FIRST_PAUSE_S
         if claim is not None:
             self._plan_next_look(claim, claims)
         for task in claims:
@@ -373,8 +376,11 @@ class AsyncWorkerPool:
         self._bell.clear()
 
     async def _sleep(self, left_s: float) -> None:
-        with contextlib.suppress(StoreUnavailable):
+        try:
             await self.storage.wait(left_s)
+        except Exception as exc:
+            logger.warning("cannot be woken by the store: {!r}", exc)
+            await wait_for_event(self._clock, asyncio.Event(), left_s)
         self._look_at = 0.0
         self._sleeper = None
         self._ring()
@@ -407,7 +413,7 @@ class AsyncWorkerPool:
             self._deadlines.add(flight, task.timeout)
         if runnable.kind == "async":
             assert self._loop is not None
-            flight.body = self._loop.create_task(run_coroutine(flight, self._encode))
+            flight.fly(self._loop, run_coroutine(flight, self._encode))
         else:
             self._threads.submit(flight)
 

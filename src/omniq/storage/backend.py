@@ -93,7 +93,13 @@ class BackendStorage(BaseStorage):
         answers = [await self._settle(settlement) for settlement in settlements]
         if claim is None or claim.limit == 0:
             return answers, []
-        reserved = await self.backend.reserve(claim.limit)
+        try:
+            reserved = await self.backend.reserve(claim.limit)
+        except Exception as exc:
+            if not answers:
+                raise
+            logger.warning("reserve failed: {!r}", exc)
+            return answers, []
         return answers, [StoredTask("", one.payload, id=one.id, max_retries=0) for one in reserved]
 
     async def _settle(self, settlement: Settlement) -> Answer:

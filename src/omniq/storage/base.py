@@ -167,7 +167,14 @@ class BaseStorage(ABC):
         answers = await self._settle_one_by_one(settlements)
         if claim is None or Answer.UNSENT in answers:
             return answers, []
-        return answers, await self._dequeue_up_to(claim.limit)
+        try:
+            return answers, await self._dequeue_up_to(claim.limit)
+        except Exception as exc:
+            if not answers:
+                raise
+            # What is settled must not be settled twice, so the answers go back without claims.
+            logger.warning("dequeue failed: {!r}", exc)
+            return answers, []
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Answer]:
         """The first half of `exchange`. Answers `held`, `already` or `stale`, one for each."""

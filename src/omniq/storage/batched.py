@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 from omniq.errors import CorruptRecord, InvalidOption, NotFound, PayloadTooLarge
 from omniq.logic.lifecycle import HISTORY_LIMIT
@@ -95,6 +95,12 @@ class BatchedStorage(BaseStorage):
     def keep_results(self, result_ttl_s: float, failed_ttl_s: float) -> None:
         """How long what has ended can be asked for."""
         self.result_ttl_s, self.failed_ttl_s = result_ttl_s, failed_ttl_s
+
+    def _like(self, twin: Self) -> Self:
+        """Give a clone the settings of this storage."""
+        twin.keep_results(self.result_ttl_s, self.failed_ttl_s)
+        twin.max_payload, twin.serializer = self.max_payload, self.serializer
+        return twin
 
     # --- the seed's verbs ------------------------------------------------------------------------
 

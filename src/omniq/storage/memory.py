@@ -287,10 +287,7 @@ class MemoryStorage(EmbeddedStorage):
         self._rows = _rows or MemoryRows(clock)
 
     def clone(self) -> MemoryStorage:
-        twin = MemoryStorage(clock=self.clock, _rows=self._rows)
-        twin.keep_results(self.result_ttl_s, self.failed_ttl_s)
-        twin.max_payload = self.max_payload
-        return twin
+        return self._like(MemoryStorage(clock=self.clock, _rows=self._rows))
 
     async def _connect(self) -> None:
         self._listen()

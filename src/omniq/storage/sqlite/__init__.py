@@ -63,10 +63,7 @@ class SQLiteStorage(EmbeddedStorage):
         return f"SQLiteStorage({str(self.path)!r})"
 
     def clone(self) -> SQLiteStorage:
-        twin = SQLiteStorage(self.path, durability=self.durability, clock=self.clock)
-        twin.keep_results(self.result_ttl_s, self.failed_ttl_s)
-        twin.max_payload = self.max_payload
-        return twin
+        return self._like(SQLiteStorage(self.path, durability=self.durability, clock=self.clock))
 
     async def _connect(self) -> None:
         self._engine = await asyncio.get_running_loop().run_in_executor(None, self._share_engine)

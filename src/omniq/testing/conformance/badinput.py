@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from omniq.errors import InvalidOption, OmniqError, PayloadTooLarge, UnserializableArgument
+from omniq.errors import InvalidOption, PayloadTooLarge, UnserializableArgument
 from omniq.storage.batched import BatchedStorage
 from omniq.task import Claim, StoredTask, Task
 from omniq.testing.conformance.case import JOB, FullCase
@@ -92,11 +92,9 @@ class BadInput(FullCase):
             Task(JOB, queue=name)
         assert await self.snapshot() == before
 
-    @pytest.mark.parametrize("text", ["'; DROP TABLE omniq_task; --", "a\u202eb", "%", "*", "{x}", "'", '"'])
+    @pytest.mark.parametrize("text", ["'; DROP TABLE omniq_task; --", "%", "*", "{x}", "'", '"', "ключ"])
     async def test_hostile_texts_are_only_texts(self, text: str) -> None:
         """S6: ids, keys, workers, headers and errors are values, never part of a statement."""
-        if not text.isprintable():
-            pytest.skip("refused where it is written")
         await self.put(text, id=text, unique_key=text, headers={text: text})
         [claimed] = await self.claim(text, claim_id=text)
         assert (claimed.id, claimed.owner) == (text, text)
@@ -157,15 +155,6 @@ class BadInput(FullCase):
             Task(path)
 
     async def test_an_eta_in_any_time_zone_is_the_same_moment(self) -> None:
-        from datetime import timedelta, timezone
-
         eta = datetime(2031, 6, 1, 12, tzinfo=timezone(timedelta(hours=2)))
         kept = await self.look(await self.put(eta=eta))
         assert kept.eta == datetime(2031, 6, 1, 10, tzinfo=UTC)
-
-    async def test_every_error_is_one_of_the_projects_own(self) -> None:
-        for call, _ in REFUSED.values():
-            with pytest.raises(OmniqError) as raised:
-                await call(self.store)
-            assert isinstance(raised.value, ValueError)
-            assert str(raised.value)

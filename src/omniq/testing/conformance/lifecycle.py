@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from omniq.task import Action, Answer, RunOutcome, Settlement, StoredTask, Task, TaskStatus, replace
-from omniq.testing.conformance.case import BOOM, JOB, FullCase
+from omniq.testing.conformance.case import BOOM, JOB, FullCase, promptly
 
 
 class Lifecycle(FullCase):
@@ -72,6 +73,18 @@ class Lifecycle(FullCase):
     )
     async def test_t1_enqueue_keeps_a_moment_to_the_microsecond(self, eta: datetime) -> None:
         assert (await self.look(await self.put(eta=eta))).eta == eta
+
+    async def test_t1_the_id_that_enqueue_gives_can_be_used_like_any_text(self) -> None:
+        """As an argument, a header, a key: whatever else it tells."""
+        parent = await self.put()
+        child = await self.look(await self.put(parent, headers={"parent": parent}, unique_key=parent))
+        assert (child.args, child.headers, child.unique_key) == ((parent,), {"parent": parent}, parent)
+        [other] = await self.store.enqueue_many([Task(JOB)])
+        for task_id in (parent, other):
+            waiter = asyncio.create_task(self.store.wait_result(task_id))
+            await asyncio.sleep(0)
+            await self.store.cancel(task_id)
+            assert await promptly(waiter) is not None
 
     async def test_t1_enqueue_of_nothing_is_nothing(self) -> None:
         assert await self.store.enqueue_many([]) == []

@@ -14,7 +14,7 @@ from omniq.testing.conformance.case import BOOM, JOB, FullCase
 class SeedVerbs(FullCase):
     """`dequeue`, `mark_running`, `mark_done`, `mark_failed`, `reschedule`."""
 
-    async def dequeue(self, store: BaseStorage | None = None) -> Task:
+    async def taken(self, store: BaseStorage | None = None) -> Task:
         task = await (store or self.store).dequeue()
         assert task is not None
         return task
@@ -25,7 +25,7 @@ class SeedVerbs(FullCase):
     async def test_dequeue_claims(self) -> None:
         """C15."""
         await self.put("a.png")
-        task = await self.dequeue()
+        task = await self.taken()
         kept = await self.look(task.id)
         assert (task.args, task.epoch, task.attempts) == (("a.png",), 1, 0)
         assert (kept.status, kept.epoch) == (TaskStatus.RUNNING, 1)
@@ -34,7 +34,7 @@ class SeedVerbs(FullCase):
     async def test_dequeue_holds_under_a_lease(self) -> None:
         self.needs_virtual_time()
         await self.put()
-        task = await self.dequeue()
+        task = await self.taken()
         await self.clock.advance(seconds=29)
         assert await self.store.lapse() == 0
         await self.clock.advance(seconds=1)
@@ -43,7 +43,7 @@ class SeedVerbs(FullCase):
 
     async def test_mark_running_confirms_and_counts_nothing(self) -> None:
         await self.put()
-        task = await self.dequeue()
+        task = await self.taken()
         before = await self.snapshot()
         assert await self.store.mark_running(task.id) is Answer.HELD
         assert await self.store.mark_running(task.id, epoch=1) is Answer.HELD
@@ -53,7 +53,7 @@ class SeedVerbs(FullCase):
 
     async def test_mark_done_is_a_success(self) -> None:
         await self.put()
-        task = await self.dequeue()
+        task = await self.taken()
         assert await self.store.mark_done(task.id, self.done(task, 7)) is Answer.HELD
         result = await self.store.get_result(task.id)
         assert result is not None
@@ -61,7 +61,7 @@ class SeedVerbs(FullCase):
 
     async def test_mark_done_of_an_interval_task_waits_for_the_next_run(self) -> None:
         await self.put(interval=3 * self.tick_s)
-        task = await self.dequeue()
+        task = await self.taken()
         await self.store.mark_done(task.id, self.done(task, 7))
         kept = await self.look(task.id)
         assert kept.status is TaskStatus.PENDING
@@ -73,7 +73,7 @@ class SeedVerbs(FullCase):
     @pytest.mark.parametrize("will_retry", [False, True])
     async def test_mark_failed_counts_the_attempt(self, will_retry: bool) -> None:
         await self.put()
-        task = await self.dequeue()
+        task = await self.taken()
         assert await self.store.mark_failed(task.id, BOOM, will_retry=will_retry) is Answer.HELD
         kept = await self.look(task.id)
         assert (kept.attempts, kept.error) == (1, BOOM)
@@ -81,12 +81,12 @@ class SeedVerbs(FullCase):
 
     async def test_mark_failed_takes_an_exception_or_text(self) -> None:
         await self.put()
-        task = await self.dequeue()
+        task = await self.taken()
         await self.store.mark_failed(task.id, KeyError("missing"), will_retry=True)
         error = (await self.look(task.id)).error
         assert error is not None
         assert (error.type, error.message) == ("KeyError", "'missing'")
-        task = await self.dequeue()
+        task = await self.taken()
         await self.store.mark_failed(task.id, "no luck")
         error = (await self.look(task.id)).error
         assert error is not None
@@ -97,20 +97,20 @@ class SeedVerbs(FullCase):
     async def test_without_an_epoch_it_is_the_newest_claim_of_this_storage(self) -> None:
         await self.put()
         for epoch in (1, 2):
-            task = await self.dequeue()
+            task = await self.taken()
             assert task.epoch == epoch
             await self.store.mark_failed(task.id, BOOM, will_retry=True)
-        task = await self.dequeue()
+        task = await self.taken()
         assert await self.store.mark_done(task.id, self.done(task)) is Answer.HELD
 
     async def test_without_an_epoch_it_is_stale_once_somebody_else_has_the_task(self) -> None:
         other = await self.another()
         await self.put()
-        mine = await self.dequeue()
+        mine = await self.taken()
         [held] = [one for one in await self.store.list_tasks() if one.owner]
         assert held.owner is not None
         await self.store.release(held.owner)
-        theirs = await self.dequeue(other)
+        theirs = await self.taken(other)
         assert theirs.id == mine.id
         before = await self.snapshot()
         assert await self.store.mark_running(mine.id) is Answer.STALE
@@ -123,14 +123,14 @@ class SeedVerbs(FullCase):
     async def test_without_an_epoch_nobody_speaks_for_a_claim_that_is_not_theirs(self) -> None:
         other = await self.another()
         await self.put()
-        task = await self.dequeue(other)
+        task = await self.taken(other)
         assert await self.store.mark_done(task.id, self.done(task)) is Answer.STALE
         assert (await self.look(task.id)).status is TaskStatus.RUNNING
 
     async def test_with_an_epoch_anybody_speaks_for_that_claim(self) -> None:
         other = await self.another()
         await self.put()
-        task = await self.dequeue(other)
+        task = await self.taken(other)
         assert await self.store.mark_done(task.id, self.done(task), epoch=9) is Answer.STALE
         assert await self.store.mark_done(task.id, self.done(task), epoch=1) is Answer.HELD
         assert await other.mark_done(task.id, self.done(task), epoch=1) is Answer.ALREADY

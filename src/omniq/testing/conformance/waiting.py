@@ -12,8 +12,8 @@ import pytest
 
 from omniq.errors import NotFound
 from omniq.storage.batched import BatchedStorage
-from omniq.task import Action, Settlement, TaskResult, TaskStatus
-from omniq.testing.conformance.case import BOOM, FullCase, promptly
+from omniq.task import Action, Settlement, Task, TaskResult, TaskStatus
+from omniq.testing.conformance.case import BOOM, JOB, FullCase, promptly
 
 TURNS = 100
 FAR = 500  # ticks; a test that waited this long would have failed
@@ -52,14 +52,9 @@ class WaitingForWork(FullCase):
     async def test_wait_wakes_when_a_task_is_enqueued(self, from_another: bool) -> None:
         storage = await self.another() if from_another else self.store
         sleeper = await self.asleep()
-        await storage.enqueue_many([self.due_task()])
+        await storage.enqueue_many([Task(JOB)])
         assert await promptly(sleeper) is True
         assert len(await self.claim()) == 1
-
-    def due_task(self) -> Any:
-        from omniq.task import Task
-
-        return Task("jobs.resize")
 
     async def test_wait_wakes_when_an_eta_comes_up(self) -> None:
         await self.put(eta=self.moment(2))
@@ -215,7 +210,8 @@ class WaitingForResults(FullCase):
     async def test_a_timeout_of_no_time_only_looks(self) -> None:
         task_id = await self.put()
         assert await promptly(self.store.wait_result(task_id, 0)) is None
-        await self.succeed(*await self.claim(), value=1)
+        [claimed] = await self.claim()
+        await self.succeed(claimed, 1)
         assert (await promptly(self.store.wait_result(task_id, 0))).result == 1
 
     async def test_an_unknown_task_has_no_result_to_wait_for(self) -> None:

@@ -1,0 +1,87 @@
+"""From MODULE:APP to the application, and from an application to an address that others can open."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+from urllib.parse import quote
+
+from omniq.app import OmniQ
+from omniq.cli.errors import EXIT_USAGE, CommandFailed
+from omniq.storage.base import BaseStorage
+from omniq.task import shown
+
+_NAME: Final = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+APP_PATH: Final = re.compile(f"({_NAME}):({_NAME})")
+
+
+def load(path: str) -> OmniQ:
+    """Import the application. The working directory is looked at first, as people expect."""
+    match = APP_PATH.fullmatch(path)
+    assert match is not None, "the command has checked it"
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    module = _imported(match[1])
+    found: object = module
+    for name in match[2].split("."):
+        found = getattr(found, name, None)
+    if not isinstance(found, OmniQ):
+        raise CommandFailed(_no_application(path, match[2], module, found), EXIT_USAGE)
+    return found
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as exc:  # also a SystemExit at the top of a script
+        raise CommandFailed(f"cannot import {name}: {_last_line(exc)}; {_where(name, exc)}", EXIT_USAGE) from exc
+
+
+def _last_line(exc: BaseException) -> str:
+    return traceback.format_exception_only(exc)[-1].strip()
+
+
+def _where(name: str, exc: BaseException) -> str:
+    """The line that failed, or, when the module itself is missing, where it was looked for."""
+    if isinstance(exc, ModuleNotFoundError) and exc.name and f"{name}.".startswith(f"{exc.name}."):
+        return f"looked in {os.getcwd()}, then where {sys.executable} looks"
+    if isinstance(exc, SyntaxError) and exc.filename:
+        return f"in {exc.filename}, line {exc.lineno}"
+    frame = traceback.extract_tb(exc.__traceback__)[-1]
+    return f"in {frame.filename}, line {frame.lineno}"
+
+
+def _no_application(path: str, attribute: str, module: ModuleType, found: object) -> str:
+    there = sorted(name for name, value in vars(module).items() if isinstance(value, OmniQ))
+    hint = f"there is {module.__name__}:{there[0]}" if there else "write q = OmniQ() there"
+    file = getattr(module, "__file__", None) or module.__name__
+    if found is None:
+        return f"{file} has no {attribute}; {hint}"
+    return f"{path} is {shown(found)}, not an OmniQ; {hint}"
+
+
+def use_url(app: OmniQ, url: str) -> None:
+    """Let the application work on another store than its own."""
+    app._where, app._storage = url, None  # pyright: ignore[reportPrivateUsage]
+
+
+def address_of(storage: BaseStorage) -> str | None:
+    """A URL under which another process finds the same data; None where there is none."""
+    from omniq.storage.sqlite import SQLiteStorage
+
+    if isinstance(storage, SQLiteStorage):
+        return f"sqlite:///{quote(str(storage.path))}"
+    return None
+
+
+def lives_in_one_process(storage: BaseStorage) -> bool:
+    from omniq.storage.memory import MemoryStorage
+
+    return isinstance(storage, MemoryStorage)

@@ -1,0 +1,57 @@
+"""How the command writes its log: on stderr, one line per record. Only the command configures loguru."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING, Final
+
+from loguru import logger
+
+from omniq.cli.text import masked, safe
+
+if TYPE_CHECKING:
+    from loguru import Message
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def configure(level: str, *, debug: bool = False) -> None:
+    """Replace loguru's own handler. With `debug`, tracebacks follow their record, each line marked."""
+    logger.remove()
+    logger.add(
+        _Writer(debug).write,
+        level=level.upper(),
+        format=lambda _: "",  # the writer makes its line from the record itself
+        backtrace=False,
+        diagnose=False,  # it would print the values of variables, and arguments are nobody's business
+    )
+
+
+class _Writer:
+    def __init__(self, debug: bool) -> None:
+        self._debug = debug
+        self._pid = os.getpid()
+
+    def write(self, message: Message) -> None:
+        record = message.record
+        when = record["time"].isoformat(sep=" ", timespec="milliseconds")[:23]
+        line = f"{when} {record['level'].name:<7} [{self._pid}] {safe(record['message'])}"
+        exception = record["exception"]
+        if exception is not None:
+            line += f": {safe(getattr(exception.type, '__name__', exception.type))}: {safe(exception.value)}"
+            if self._debug:
+                line += self._traceback(exception.value)
+        # A reader of the log that went away must not take the worker along.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+
+    @staticmethod
+    def _traceback(exception: BaseException | None) -> str:
+        if exception is None:
+            return ""
+        lines = masked("".join(traceback.format_exception(exception))).splitlines()
+        return "".join(f"\n    | {safe(line)}" for line in lines)

@@ -1,0 +1,86 @@
+"""One worker process as its supervisor sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import omniq
+from omniq.cli.wire import REPORTS, Link, Plan, Report, Start, Stop
+from omniq.storage.base import BaseStorage
+
+_ROOT: Final = Path(omniq.__file__).parents[1]
+
+
+class Child:
+    """A running process, the line to it, and what it has said so far."""
+
+    def __init__(self, process: asyncio.subprocess.Process, link: Link[Report], identity: str) -> None:
+        self.process = process
+        self.link = link
+        self.identity = identity
+        self.started_at = time.monotonic()
+        self.storage: BaseStorage | None = None
+        self.ready = False
+        self.quiet_s = 0.0
+        self.killed = False
+
+    @classmethod
+    async def spawn(cls, plan: Plan) -> Child:
+        """Start it in a session of its own, so that Ctrl-C reaches the supervisor only."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *_command(plan.app, theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        link = await Link.open(ours, REPORTS)
+        # A random part: a process that gets an old one's number is another worker.
+        identity = f"worker@{socket.gethostname()}:{process.pid}:{secrets.token_hex(4)}"
+        link.send(Start(plan, identity))
+        return cls(process, link, identity)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def lived_s(self) -> float:
+        return time.monotonic() - self.started_at
+
+    def stop(self, *, now: bool) -> None:
+        self.link.send(Stop(now))
+        if not self.ready:
+            # It is still importing, and holds nothing.
+            with contextlib.suppress(ProcessLookupError):
+                self.process.terminate()
+
+    def kill(self) -> None:
+        self.killed = True
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
+    def how_it_ended(self) -> str:
+        code = self.process.returncode
+        assert code is not None
+        if code >= 0:
+            return f"exit code {code}"
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(-code).name}"
+        return f"killed by signal {-code}"
+
+
+def _command(app: str, fd: int) -> list[str]:
+    # -P: a file of the application called queue.py must not stand in for the standard library's. Not
+    # where omniq itself is found only because it lies in the working directory.
+    safe_path = [] if Path.cwd() == _ROOT else ["-P"]
+    return [sys.executable, *safe_path, "-m", "omniq.cli.child", app, str(fd)]

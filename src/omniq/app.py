@@ -13,11 +13,11 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from loguru import logger
 
-from omniq.calls import TaskCall, TaskOptions, task_name
+from omniq.calls import OptionsDict, TaskCall, TaskOptions, task_name
 from omniq.config import configured_url, default_file
 from omniq.errors import (
     InvalidOption,
@@ -27,7 +27,7 @@ from omniq.errors import (
     TaskFailed,
     UnserializableArgument,
 )
-from omniq.loopthread import LoopThread
+from omniq.loopthread import LoopThread, forbid_running_loop
 from omniq.registry import Resolver, Runnable, runnable_of
 from omniq.serializer import MsgpackSerializer, Serializer
 from omniq.storage.base import BaseStorage
@@ -41,6 +41,7 @@ from omniq.task import (
     TaskResult,
     TaskStatus,
     count,
+    func_path,
     seconds,
     shown,
 )
@@ -73,7 +74,7 @@ class OmniQ:
             raise InvalidOption(f"OmniQ takes a URL or a storage, not {shown(url_or_storage)}")
         self.serializer = serializer or MsgpackSerializer()
         self._where = url_or_storage
-        self._allow = tuple(allow)
+        self._allow = _patterns(allow)
         self._ttl_s = (seconds(result_ttl, "result_ttl"), seconds(failed_ttl, "failed_ttl"))
         self._max_payload = count(max_payload, "max_payload", least=1)
         self._tasks: dict[str, Runnable] = {}
@@ -86,8 +87,7 @@ class OmniQ:
         """Start without connections; also in a forked child, whose parent's are not ours to use."""
         self._thread: LoopThread | None = None
         self._blocking: BaseStorage | None = None
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, BaseStorage]
-        self._by_loop = weakref.WeakKeyDictionary()
+        self._by_loop: dict[asyncio.AbstractEventLoop, BaseStorage] = {}
 
     # --- tasks -----------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class OmniQ:
         name: str | None = None,
         aliases: Sequence[str] = (),
         executor: Executor = "auto",
-        **options: Any,
+        **options: Unpack[OptionsDict],
     ) -> TaskDecorator: ...
 
     def task(
@@ -139,12 +139,21 @@ class OmniQ:
     ) -> list[TaskHandle[Any]]:
         """All of `calls`, made with `send.call(...)`, or none of them."""
         tasks = _stored(calls)
+        enqueued = self._enqueue(tasks, conn, on_conflict, "await q.aenqueue_many(...)")
+        return [TaskHandle(self, one, created=one.created) for one in enqueued]
+
+    def _enqueue(
+        self, tasks: list[StoredTask], conn: Any, on_conflict: OnConflict, twin: str
+    ) -> list[Enqueued]:
         enqueued = self._run(
             lambda storage: storage.enqueue_many(tasks, conn=conn, on_conflict=on_conflict),
-            "await q.aenqueue_many(...)",
+            twin,
             inline=conn is not None,
         )
-        return [TaskHandle(self, one, created=one.created) for one in enqueued]
+        if conn is not None:
+            thread, storage = self._blocking_face()
+            thread.submit(storage.announce([str(one) for one in enqueued]))
+        return enqueued
 
     async def aenqueue_many(
         self, calls: Iterable[TaskCall[Any]], *, conn: Any = None, on_conflict: OnConflict = "skip"
@@ -166,7 +175,7 @@ class OmniQ:
 
     def async_worker(self, **options: Any) -> AsyncWorkerPool:
         """The same on a running loop: `async with q.async_worker(): ...`."""
-        allow = tuple(options.pop("allow", ()))
+        allow = _patterns(options.pop("allow", ()))
         options.setdefault("concurrency", DEFAULT_CONCURRENCY)
         options.setdefault("serializer", self.serializer)
         try:
@@ -211,10 +220,14 @@ class OmniQ:
         loop = asyncio.get_running_loop()
         storage = self._by_loop.get(loop)
         if storage is None:
-            given = self.storage()
-            storage = self._by_loop[loop] = given if given.is_open else given.clone()
+            self._drop_closed_loops()
+            storage = self._by_loop[loop] = self.storage().clone()
             await storage.open()
         return storage
+
+    def _drop_closed_loops(self) -> None:
+        for loop in [loop for loop in self._by_loop if loop.is_closed()]:
+            self._by_loop.pop(loop).abandon()
 
     def run(self, work: Callable[[BaseStorage], Coroutine[Any, Any, V]], twin: str) -> V:
         """Do `work` with a storage and wait for it; `twin` is what to await instead inside a loop."""
@@ -224,10 +237,10 @@ class OmniQ:
         self, work: Callable[[BaseStorage], Coroutine[Any, Any, V]], twin: str, *, inline: bool = False
     ) -> V:
         advice = f"write `{twin}` here"
+        thread, storage = self._blocking_face()
         if inline:
             # The caller's own connection belongs to the caller's thread, so the work must stay there.
             return _run_here(self._with_own_storage(work), advice)
-        thread, storage = self._blocking_face()
         return thread.run(work(storage), advice)
 
     def _blocking_face(self) -> tuple[LoopThread, BaseStorage]:
@@ -243,6 +256,7 @@ class OmniQ:
 
     def close(self) -> None:
         """Give back what the blocking faces use. The application can be used again afterwards."""
+        forbid_running_loop("write `await q.aclose()` here")
         with self._lock:
             thread, storage = self._thread, self._blocking
             self._thread = self._blocking = None
@@ -253,7 +267,7 @@ class OmniQ:
     async def aclose(self) -> None:
         """Give back what this loop uses."""
         storage = self._by_loop.pop(asyncio.get_running_loop(), None)
-        if storage is not None and storage is not self._storage:
+        if storage is not None:
             await storage.close()
 
     def __enter__(self) -> Self:
@@ -301,11 +315,11 @@ class TaskDecorator:
     def __call__(self, func: Callable[..., Any]) -> Any:
         if not callable(func):
             raise InvalidOption(f"@q.task decorates a function, not {shown(func)}")
-        name = self._name or task_name(func)
+        name = func_path(self._name or task_name(func))
         runnable = runnable_of(func, self._executor)
         task: TaskFunction[..., Any, Any] = TaskFunction(self._app, func, name, runnable, self._options)
         for path in (name, *self._aliases):
-            self._app.register(path, runnable)
+            self._app.register(func_path(path), runnable)
         return task
 
 
@@ -331,9 +345,9 @@ class TaskFunction(Generic[P, R, T]):
         """An ordinary call, here and now."""
         return self.__omniq_function__(*args, **kwargs)
 
-    def options(self, **options: Any) -> TaskFunction[P, R, T]:
+    def options(self, **options: Unpack[OptionsDict]) -> TaskFunction[P, R, T]:
         """The same task with other options: `send.options(delay=60, priority=5).enqueue(...)`."""
-        merged = self._options.with_changes(options)
+        merged = self._options.with_changes(dict(options))
         return TaskFunction(self._app, self.__omniq_function__, self.name, self._runnable, merged)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[T]:
@@ -343,11 +357,8 @@ class TaskFunction(Generic[P, R, T]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Store the call. When this returns, it is durable."""
         task, options = self._maker.make(args, kwargs), self._options
-        [enqueued] = self._app._run(  # pyright: ignore[reportPrivateUsage]
-            lambda storage: storage.enqueue_many([task], conn=options.conn, on_conflict=options.on_conflict),
-            f"await {self.__name__}.aenqueue(...)",
-            inline=options.conn is not None,
-        )
+        twin = f"await {self.__name__}.aenqueue(...)"
+        [enqueued] = self._app._enqueue([task], options.conn, options.on_conflict, twin)  # pyright: ignore[reportPrivateUsage]
         return TaskHandle(self._app, enqueued, created=enqueued.created)
 
     delay = enqueue
@@ -440,6 +451,12 @@ def _value_of(result: TaskResult) -> Any:
             raise TaskFailed(f"task {result.task_id} failed: {result.error}", result.error)
 
 
+def _patterns(allow: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(allow, str):
+        raise InvalidOption(f"allow must be a list of patterns, such as [{allow!r}], not a str")
+    return tuple(allow)
+
+
 def _stored(calls: Iterable[TaskCall[Any]]) -> list[StoredTask]:
     tasks: list[StoredTask] = []
     for call in calls:
@@ -458,8 +475,6 @@ def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
 
 
 def _run_here(work: Coroutine[Any, Any, V], advice: str) -> V:
-    from omniq.loopthread import forbid_running_loop
-
     try:
         forbid_running_loop(advice)
     except BaseException:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -41,6 +41,27 @@ class TaskCall(Generic[T_co]):
 
     def __repr__(self) -> str:
         return f"<call of {self.task.func_path}>"
+
+
+class OptionsDict(TypedDict, total=False):
+    """The options by name, for type checkers; `TaskOptions` checks them."""
+
+    queue: str
+    priority: int
+    delay: Duration | None
+    eta: datetime | None
+    expires: Duration | datetime | None
+    interval: Duration | None
+    on_failure: OnFailure
+    timeout: Duration | None
+    max_retries: int
+    max_losses: int
+    unique_key: str | None
+    on_conflict: OnConflict
+    headers: dict[str, str]
+    result_ttl: Duration | None
+    id: str | None
+    conn: Any
 
 
 class TaskOptions(Struct, frozen=True, kw_only=True):
@@ -180,6 +201,6 @@ def main_module() -> str:
     spec = getattr(main, "__spec__", None)
     if spec is not None:
         name: str = spec.name
-        return name.removesuffix(".__main__")
+        return name
     file = getattr(main, "__file__", None)
     return Path(file).stem if file else "__main__"

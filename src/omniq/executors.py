@@ -11,8 +11,8 @@ import asyncio
 import inspect
 import threading
 import traceback
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, Final, Literal, cast
@@ -64,7 +64,7 @@ class Flight:
         self.context = context
         self.on_end = on_end
         self.runnable: Runnable | None = None
-        self.args: list[Any] | tuple[Any, ...] = ()
+        self.args: Sequence[Any] = ()
         self.kwargs: dict[str, Any] = {}
         self.body: asyncio.Task[None] | None = None
         self.reason: Reason | None = None
@@ -221,7 +221,7 @@ class Threads:
         self._on_free = on_free
         self._loop = asyncio.get_running_loop()
         self._work: SimpleQueue[Flight | None] = SimpleQueue()
-        self._ended: list[tuple[Flight, Outcome | Awaitable[Any]]] = []
+        self._ended: deque[tuple[Flight, Outcome | Awaitable[Any]]] = deque()
         self._armed = False
         self._busy = 0
         self._threads: list[threading.Thread] = []
@@ -262,9 +262,9 @@ class Threads:
         return value if inspect.isawaitable(value) else self._encode(value)
 
     def _drain(self) -> None:
-        self._armed = False  # before the list is taken, or a completion could be left lying
-        ended, self._ended = self._ended, []
-        for flight, result in ended:
+        self._armed = False  # before the first is taken, or a completion could be left lying
+        while self._ended:
+            flight, result = self._ended.popleft()
             self._busy -= 1
             flight.occupied = False
             self._on_free(flight)

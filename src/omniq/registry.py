@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from omniq.errors import CorruptRecord, InvalidOption, UnknownTask
 from omniq.serializer.functions import resolve as import_path
-from omniq.task import func_path, shown
+from omniq.task import shown
 
 Function = Callable[..., Any]
 Kind = Literal["async", "thread"]
@@ -28,6 +28,7 @@ class Runnable(Struct, frozen=True):
     func: Function
     kind: Kind
     context_parameter: str | None = None
+    context_index: int | None = None  # its place among the positional parameters
 
 
 class Unresolvable(Exception):
@@ -90,7 +91,19 @@ def runnable_of(func: Function, executor: Literal["auto", "thread"] = "auto") ->
     if not callable(func):
         raise Unresolvable(f"{shown(func)} is not callable")
     is_async = executor == "auto" and _is_async(func)
-    return Runnable(func, "async" if is_async else "thread", context_parameter(func))
+    return Runnable(func, "async" if is_async else "thread", *_context_parameter(func))
+
+
+def with_context(
+    runnable: Runnable, args: Sequence[Any], kwargs: dict[str, Any], context: Any
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The arguments, with the context where the body wants it."""
+    name, index = runnable.context_parameter, runnable.context_index
+    if name is None:
+        return args, kwargs
+    if index is not None and index <= len(args):
+        return (*args[:index], context, *args[index:]), kwargs
+    return args, {**kwargs, name: context}
 
 
 def _is_async(func: Function) -> bool:
@@ -101,13 +114,13 @@ def _is_async(func: Function) -> bool:
     return inspect.iscoroutinefunction(getattr(func, "__call__", None))  # noqa: B004 - an object's own
 
 
-def context_parameter(func: Function) -> str | None:
-    """The parameter annotated `Context`, written as the class or as its name."""
+def _context_parameter(func: Function) -> tuple[str | None, int | None]:
+    """The parameter annotated `Context`, written as the class or as its name, and its place."""
     try:
         parameters = inspect.signature(func).parameters.values()
     except (TypeError, ValueError):
-        return None
-    for parameter in parameters:
+        return None, None
+    for index, parameter in enumerate(parameters):
         note = parameter.annotation
         name = (
             note
@@ -115,9 +128,6 @@ def context_parameter(func: Function) -> str | None:
             else f"{getattr(note, '__module__', '')}.{getattr(note, '__qualname__', '')}"
         )
         if name in ("Context", "omniq.Context", "omniq.context.Context"):
-            return parameter.name
-    return None
-
-
-def check_path(path: str) -> str:
-    return func_path(path)
+            positional = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+            return parameter.name, index if positional else None
+    return None, None

@@ -217,7 +217,7 @@ class Task(TaskFields, frozen=True):
 
 def check_fields(task: TaskFields) -> None:
     """Refuse what no store could keep, and bring durations and moments into one form."""
-    _check_text(task.id, "id", MAX_NAME_CHARS)
+    check_text(task.id, "id", MAX_NAME_CHARS)
     queue_name(task.queue)
     if count(task.priority, "priority", least=0) > TOP_PRIORITY:
         raise InvalidOption(f"priority must be 0 (last) to 9 (first), not {task.priority!r}")
@@ -233,14 +233,14 @@ def check_fields(task: TaskFields) -> None:
     if task.result_ttl is not None:
         force_setattr(task, "result_ttl", max(0.0, seconds(task.result_ttl, "result_ttl")))
     if task.unique_key is not None:
-        _check_text(task.unique_key, "unique_key", MAX_NAME_CHARS)
+        check_text(task.unique_key, "unique_key", MAX_NAME_CHARS)
     if task.on_failure not in ("stop", "continue"):
         raise InvalidOption(f"on_failure must be 'stop' or 'continue', not {shown(task.on_failure)}")
     if task.headers and not all(isinstance(k, str) and isinstance(v, str) for k, v in task.headers.items()):
         raise InvalidOption("headers must be a dict from str to str")
 
 
-def _check_text(value: str, name: str, most: int) -> None:
+def check_text(value: str, name: str, most: int) -> None:
     if not isinstance(value, str) or not 0 < len(value) <= most or not value.isprintable():
         raise InvalidOption(f"{name} must be 1 to {most} printable characters, not {shown(value)}")
 

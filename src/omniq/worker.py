@@ -17,7 +17,7 @@ import random
 import secrets
 import socket
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -37,7 +37,7 @@ from omniq.executors import Deadlines, Flight, Reason, Threads, describe, encode
 from omniq.logic.lifecycle import settle
 from omniq.logic.retry import RetryPolicy
 from omniq.loopthread import LoopThread
-from omniq.registry import Resolver, Runnable, Unresolvable, runnable_of
+from omniq.registry import Resolver, Runnable, Unresolvable, runnable_of, with_context
 from omniq.serializer import MsgpackSerializer, Serializer
 from omniq.storage.backend import Backend
 from omniq.storage.base import BaseStorage, Claimed
@@ -71,6 +71,7 @@ LAST_SETTLE_S: Final = 5.0
 STUCK_AFTER_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 5.0
+PAUSE_WHILE_STOPPING_S: Final = 0.2
 # A task that this worker may not run goes back for this long, so that another can have it.
 UNSERVED_PAUSE_S: Final = 5.0
 
@@ -110,7 +111,11 @@ class AsyncWorkerPool:
             positive_seconds(max_retry_delay, "max_retry_delay"),
         )
         self._wake = wake
+        if serializer is not None and not isinstance(serializer, Serializer):
+            raise InvalidOption(f"serializer must be a Serializer, not {shown(serializer)}")
         self._serializer = serializer or MsgpackSerializer()
+        if serializer is not None:
+            storage.serializer = serializer  # results are read with what they were written with
         self._resolver = Resolver(allow=allow)
         self._injected_clock = clock
         self._clock = clock or REAL_CLOCK
@@ -121,6 +126,7 @@ class AsyncWorkerPool:
         self.id = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_task: asyncio.Task[None] | None = None
+        self._starting = False
 
     # --- how it differs for those who embed it ---------------------------------------------------
 
@@ -143,11 +149,18 @@ class AsyncWorkerPool:
 
     async def start(self) -> None:
         """Open the storage and begin. Returns when the pool is running; starting twice does nothing."""
-        if self._loop_task is not None:
+        if self._loop_task is not None or self._starting:
             logger.debug("the worker is already running")
             return
-        if self._injected_clock is not None and not self.storage.capabilities.batched:
-            self.storage.clock = self._injected_clock
+        self._starting = True
+        try:
+            await self._begin()
+        finally:
+            self._starting = False
+
+    async def _begin(self) -> None:
+        if not self.storage.capabilities.batched:
+            self.storage.clock, self.storage.serializer = self._clock, self._serializer
         self._reset()
         self._opened_storage = not self.storage.is_open
         try:
@@ -174,9 +187,11 @@ class AsyncWorkerPool:
         self._flights: dict[str, Flight] = {}
         self._strays: set[Flight] = set()  # ended for the store, but a thread is still in them
         self._outbox: list[Settlement] = []
+        self._strangers: list[Settlement] = []
         self._progress: dict[str, tuple[int, float, float | None]] = {}
         self._bell = asyncio.Event()
         self._stopping = False
+        self._stop_asked = asyncio.Event()
         self._give_up_settling_at: float | None = None
         self._stuck_since: float | None = None
         self._look_at = 0.0  # when the next claim may be made, unless something wakes us
@@ -196,6 +211,7 @@ class AsyncWorkerPool:
             return
         timeout_s = None if timeout is None else _zero_or_seconds(timeout)
         self._stopping = True
+        self._stop_asked.set()
         self.running = False
         self._ring()
         if cancel_in_flight:
@@ -205,10 +221,10 @@ class AsyncWorkerPool:
             self._interrupt_all("stop")
             if not await self._ends_within(loop_task, CANCEL_GRACE_S):
                 self._abandon_all()
-        try:
-            await asyncio.shield(loop_task)
-        finally:
-            await self._close()
+        # A stop that is itself cancelled leaves the bodies and their leases alone; the next one ends it.
+        await asyncio.wait((loop_task,))
+        await self._close()
+        loop_task.result()
         self._raise_if_stuck()
 
     async def _ends_within(self, task: asyncio.Task[None], timeout_s: float) -> bool:
@@ -294,7 +310,9 @@ class AsyncWorkerPool:
             self._stop_sleeping()
 
     def _take_outbox(self) -> list[Settlement]:
-        outbox, self._outbox = self._outbox, []
+        """What is to be told. No exchange is out now, so whoever is still unknown really is a stranger."""
+        unknown = [s for s in self._strangers if s.task.id not in self._flights]
+        outbox, self._outbox, self._strangers = self._outbox + unknown, [], []
         return outbox
 
     def _refreshed(self, claim: Claim | None, settling: int) -> Claim | None:
@@ -336,7 +354,10 @@ class AsyncWorkerPool:
     async def _pause(self, why: str) -> None:
         logger.warning("{why}; next try in {pause:.2f} s", why=why, pause=self._pause_s)
         self._bell.clear()
-        await wait_for_event(self._clock, asyncio.Event(), self._pause_s)
+        if self._stop_asked.is_set():
+            await wait_for_event(self._clock, asyncio.Event(), min(self._pause_s, PAUSE_WHILE_STOPPING_S))
+        else:
+            await wait_for_event(self._clock, self._stop_asked, self._pause_s)
         self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
 
     def _note_answers(self, settlements: list[Settlement], answers: list[Answer]) -> None:
@@ -430,14 +451,15 @@ class AsyncWorkerPool:
             flight.end(Snoozed(UNSERVED_PAUSE_S))
         except Unresolvable as exc:
             flight.end(Failed(describe(exc, "unresolvable")))
+        except (Exception, SystemExit) as exc:  # a serializer or an import of somebody's own
+            flight.end(failure(exc, "undecodable", final=True))
         else:
-            flight.runnable, flight.args, flight.kwargs = runnable, args, kwargs
-            if runnable.context_parameter is not None:
-                flight.kwargs = {**kwargs, runnable.context_parameter: flight.context}
+            flight.runnable = runnable
+            flight.args, flight.kwargs = with_context(runnable, args, kwargs, flight.context)
             return runnable
         return None
 
-    def _call_of(self, task: Claimed) -> tuple[Any, list[Any] | tuple[Any, ...], dict[str, Any]]:
+    def _call_of(self, task: Claimed) -> tuple[Any, Sequence[Any], dict[str, Any]]:
         """The function if the payload carries it, and the arguments. Nothing is imported here."""
         if isinstance(task, Task):
             return None, task.args, task.kwargs
@@ -484,15 +506,16 @@ class AsyncWorkerPool:
                 logger.info("succeeded {task}", task=task.id)
             case Action.RETRY:
                 assert isinstance(task, StoredTask | Task)
+                eta = self._clock.now() + timedelta(seconds=settlement.delay_s)
                 logger.debug(
-                    "failed {task} attempt {attempt}, next in {delay:.3f} s: {error}",
+                    "failed {task} attempt {attempt}, next at {eta}: {error}",
                     task=task.id,
                     attempt=task.attempts + 1,
-                    delay=settlement.delay_s,
-                    error=_line(error),
+                    eta=eta.isoformat(),
+                    error=_type_of(error),
                 )
             case Action.FAIL | Action.CONTINUE:
-                logger.info("failed {task} for good: {error}", task=task.id, error=_line(error))
+                logger.info("failed {task} for good: {error}", task=task.id, error=_type_of(error))
             case Action.GIVE_BACK:
                 logger.debug("gave back {task} for {delay:.3f} s", task=task.id, delay=settlement.delay_s)
 
@@ -510,12 +533,15 @@ class AsyncWorkerPool:
 
     def _is_stuck(self) -> bool:
         """Every slot is held by a thread that nobody can stop."""
-        if len(self._strays) < self.concurrency or self._stuck_since is None:
+        if not self._all_stuck() or self._stuck_since is None:
             return False
         return self._clock.monotonic() - self._stuck_since >= STUCK_AFTER_S
 
+    def _all_stuck(self) -> bool:
+        return sum(flight.reason == "timeout" for flight in self._strays) >= self.concurrency
+
     def _raise_if_stuck(self) -> None:
-        if len(self._strays) >= self.concurrency:
+        if self._all_stuck():
             raise WorkerStuck(
                 f"all {self.concurrency} slots are held by threads that went on after their timeout; "
                 "restart the process, or run such tasks with executor='process'"
@@ -592,7 +618,7 @@ class AsyncWorkerPool:
             flight.interrupt(reason)
 
     def _return(self, settlements: list[Settlement]) -> None:
-        self._outbox += settlements
+        self._strangers += settlements
         self._ring()
 
 
@@ -612,9 +638,9 @@ def _queue_names(queues: Sequence[str] | None) -> tuple[str, ...] | None:
     return tuple(queue_name(queue) for queue in queues)
 
 
-def _line(error: TaskError | None) -> str:
-    """An error on one line, with nothing in it that could forge another."""
-    return "" if error is None else shown(f"{error.type}: {error.message}", 300)[1:-1]
+def _type_of(error: TaskError | None) -> str:
+    """An error in a log line: its type. The message may quote an argument; it stands on the task."""
+    return "" if error is None else shown(f"{error.type} ({error.kind})")[1:-1]
 
 
 def _zero_or_seconds(timeout: Duration) -> float:

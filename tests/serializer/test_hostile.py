@@ -83,6 +83,11 @@ def test_a_value_is_not_a_call() -> None:
                 serializer.decode_call(serializer.dumps(value))
 
 
+def test_keyword_arguments_have_names() -> None:
+    with pytest.raises(CorruptRecord):
+        MSGPACK.decode_call(m(pack([[], {1: 2}])))
+
+
 def test_the_trailing_bytes_of_a_pickle_are_seen() -> None:
     serializer = CloudpickleSerializer()
     data = serializer.dumps([1] * 100_000)
@@ -233,6 +238,21 @@ def test_no_tag_nests_without_end(code: int) -> None:
         data = pack(Ext(code, data))
     with pytest.raises(CorruptRecord):
         MSGPACK.loads(m(data))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        m(b"\x92\x91", b"\x91" * 65, b"\xc0\x80"),
+        m(b"\x92\x90\x81\xa1k", b"\x91" * 65, b"\xc0"),
+        j("[[" + "[" * 65 + "]" * 65 + "],{}]"),
+        j('[[],{"k":' + "[" * 65 + "]" * 65 + "}]"),
+    ],
+    ids=["msgpack args", "msgpack kwargs", "json args", "json kwargs"],
+)
+def test_the_arguments_of_a_call_are_bounded_in_depth(data: bytes) -> None:
+    with pytest.raises(CorruptRecord, match="nests more than 64 levels deep"):
+        MSGPACK.decode_call(data)
 
 
 def test_tuples_in_tuples_are_bounded_like_lists() -> None:

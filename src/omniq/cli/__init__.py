@@ -1,24 +1,18 @@
-"""The command `omniq`. What a command needs is imported when it runs, so that `--help` answers at once."""
+"""The command `omniq`. Worker processes live in this package too, so it loads the command on demand."""
 
 from __future__ import annotations
 
-import click
+from typing import TYPE_CHECKING, Any
 
-from omniq import __version__
-from omniq.cli.demo import demo
-from omniq.cli.doctor import doctor
-from omniq.cli.errors import OmniqGroup
-from omniq.cli.tasks import cancel, retry, show, tasks
-from omniq.cli.worker import worker
-
-
-@click.group(cls=OmniqGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="omniq")
-def main() -> None:
-    """Run Python functions reliably: workers, and a look into their store."""
-
-
-for command in (worker, tasks, show, retry, cancel, doctor, demo):
-    main.add_command(command)
+if TYPE_CHECKING:
+    from omniq.cli.entry import main
 
 __all__ = ["main"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "main":
+        raise AttributeError(f"module 'omniq.cli' has no attribute {name!r}")
+    from omniq.cli.entry import main
+
+    return main

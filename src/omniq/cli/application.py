@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import traceback
 from importlib import import_module
 from types import ModuleType
-from typing import Final
 from urllib.parse import quote
 
 from omniq.app import OmniQ
 from omniq.cli.errors import EXIT_USAGE, CommandFailed
+from omniq.cli.wire import APP_PATH
 from omniq.storage.base import BaseStorage
 from omniq.task import shown
-
-_NAME: Final = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-APP_PATH: Final = re.compile(f"({_NAME}):({_NAME})")
 
 
 def load(path: str) -> OmniQ:
@@ -41,7 +37,9 @@ def _imported(name: str) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as exc:  # also a SystemExit at the top of a script
-        raise CommandFailed(f"cannot import {name}: {_last_line(exc)}; {_where(name, exc)}", EXIT_USAGE) from exc
+        raise CommandFailed(
+            f"cannot import {name}: {_last_line(exc)}; {_where(name, exc)}", EXIT_USAGE
+        ) from exc
 
 
 def _last_line(exc: BaseException) -> str:

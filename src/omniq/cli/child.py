@@ -24,7 +24,19 @@ from omniq.cli.application import address_of, lives_in_one_process, load, use_ur
 from omniq.cli.errors import EXIT_FAILED, EXIT_USAGE, CommandFailed
 from omniq.cli.renewal import keep_renewing
 from omniq.cli.text import safe
-from omniq.cli.wire import MAX_MESSAGE_CHARS, ORDERS, Beat, Found, Link, Order, Plan, Ready, Refused, Start, Stop
+from omniq.cli.wire import (
+    MAX_MESSAGE_CHARS,
+    Beat,
+    Found,
+    Link,
+    Order,
+    Plan,
+    Ready,
+    Refused,
+    Start,
+    Stop,
+    to_supervisor,
+)
 from omniq.errors import InvalidOption, OmniqError, WorkerStuck
 from omniq.loopthread import new_event_loop
 from omniq.worker import AsyncWorkerPool
@@ -57,7 +69,7 @@ def main() -> int:
 
 
 async def _greet(end: socket.socket) -> tuple[Link[Order], Start | None]:
-    link = await Link.open(end, ORDERS)
+    link = await to_supervisor(end)
     order = await link.receive()
     return link, order if isinstance(order, Start) else None
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import traceback
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from loguru import logger
 
@@ -14,8 +14,6 @@ from omniq.cli.text import masked, safe
 
 if TYPE_CHECKING:
     from loguru import Message
-
-LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 def configure(level: str, *, debug: bool = False) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import omniq
-from omniq.cli.wire import REPORTS, Link, Plan, Report, Start, Stop
+from omniq.cli.wire import Link, Plan, Report, Start, Stop, to_child
 from omniq.storage.base import BaseStorage
 
 _ROOT: Final = Path(omniq.__file__).parents[1]
@@ -36,14 +36,16 @@ class Child:
     async def spawn(cls, plan: Plan) -> Child:
         """Start it in a session of its own, so that Ctrl-C reaches the supervisor only."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        with contextlib.ExitStack() as unless_started, theirs:
+            unless_started.enter_context(ours)
             process = await asyncio.create_subprocess_exec(
                 *_command(plan.app, theirs.fileno()),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
-        link = await Link.open(ours, REPORTS)
+            unless_started.pop_all()
+        link = await to_child(ours)
         # A random part: a process that gets an old one's number is another worker.
         identity = f"worker@{socket.gethostname()}:{process.pid}:{secrets.token_hex(4)}"
         link.send(Start(plan, identity))

@@ -8,7 +8,7 @@ from typing import Final
 
 from loguru import logger
 
-from omniq.errors import StoreError, StoreUnavailable
+from omniq.errors import OmniqError, StoreUnavailable
 from omniq.storage.base import BaseStorage
 
 RENEWALS_PER_LEASE: Final = 3
@@ -30,7 +30,7 @@ async def keep_renewing(workers: Workers, lease_s: float) -> None:
             if not away:
                 logger.warning("cannot renew leases, will go on trying: {}", exc)
             away = True
-        except StoreError as exc:
+        except OmniqError as exc:
             logger.error("cannot renew leases: {}", exc)
         await asyncio.sleep(min(every_s, RETRY_S) if away else every_s)
 

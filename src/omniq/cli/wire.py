@@ -8,7 +8,9 @@ An end that is gone closes the socket: that is how each learns of the other's de
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
+from collections.abc import Callable
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -16,6 +18,8 @@ from msgspec import Struct
 
 T = TypeVar("T")
 MAX_MESSAGE_CHARS: Final = 2000
+_NAME: Final = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+APP_PATH: Final = re.compile(f"({_NAME}):({_NAME})")
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -79,16 +83,11 @@ class Link(Generic[T]):
     """One end of the socket pair. Sending never blocks; `receive` is None once the other end is gone."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, decoder: msgspec.json.Decoder[T]
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, decode: Callable[[bytes], T]
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._decoder = decoder
-
-    @classmethod
-    async def open(cls, end: socket.socket, decoder: msgspec.json.Decoder[T]) -> Link[T]:
-        reader, writer = await asyncio.open_connection(sock=end)
-        return cls(reader, writer, decoder)
+        self._decode = decode
 
     def send(self, message: Order | Report) -> None:
         if not self._writer.is_closing():
@@ -99,7 +98,7 @@ class Link(Generic[T]):
             line = await self._reader.readline()
         except OSError:
             return None
-        return self._decoder.decode(line) if line.endswith(b"\n") else None
+        return self._decode(line) if line.endswith(b"\n") else None
 
     async def close(self) -> None:
         """Send what is on its way, then hang up."""
@@ -110,5 +109,11 @@ class Link(Generic[T]):
             return
 
 
-ORDERS: Final = msgspec.json.Decoder[Order](Order)
-REPORTS: Final = msgspec.json.Decoder[Report](Report)
+async def to_supervisor(end: socket.socket) -> Link[Order]:
+    reader, writer = await asyncio.open_connection(sock=end)
+    return Link(reader, writer, lambda line: msgspec.json.decode(line, type=Order))
+
+
+async def to_child(end: socket.socket) -> Link[Report]:
+    reader, writer = await asyncio.open_connection(sock=end)
+    return Link(reader, writer, lambda line: msgspec.json.decode(line, type=Report))

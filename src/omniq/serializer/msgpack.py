@@ -82,7 +82,7 @@ def _build(code: int, data: memoryview) -> Any:
 _decode_value: Final = msgspec.msgpack.Decoder(ext_hook=_build).decode
 _decode_call: Final = msgspec.msgpack.Decoder(_Call, ext_hook=_build).decode
 
-_OPENING: Final = {*range(0x80, 0xA0), *range(0xDC, 0xE0), *range(0xC7, 0xCA), *range(0xD4, 0xD9)}
+_OPENING: Final = {*range(0x80, 0xA0), *range(0xDC, 0xE0)}  # arrays and maps, also inside tags
 _NOT_OPENING: Final = bytes(byte for byte in range(256) if byte not in _OPENING)
 
 

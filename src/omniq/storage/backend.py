@@ -14,7 +14,7 @@ from typing import Any
 from loguru import logger
 from msgspec import Struct
 
-from omniq.errors import CorruptRecord, Unsupported
+from omniq.errors import CorruptRecord, StoreUnavailable, Unsupported
 from omniq.serializer import Serializer
 from omniq.storage.base import BaseStorage, Claimed
 from omniq.task import (
@@ -91,7 +91,7 @@ class BackendStorage(BaseStorage):
         self, settlements: Sequence[Settlement], claim: Claim | None = None
     ) -> tuple[list[Answer], list[Claimed]]:
         answers = [await self._settle(settlement) for settlement in settlements]
-        if claim is None or claim.limit == 0:
+        if claim is None or claim.limit == 0 or Answer.UNSENT in answers:
             return answers, []
         try:
             reserved = await self.backend.reserve(claim.limit)
@@ -112,6 +112,9 @@ class BackendStorage(BaseStorage):
             else:
                 gave_back = "the worker stopped before the task ended"
                 await self.backend.mark_failure(task_id, gave_back, "")
+        except StoreUnavailable as exc:
+            logger.warning("the backend is away while settling {}: {}", task_id, exc)
+            return Answer.UNSENT
         except Exception as exc:
             logger.error("the backend refused to settle {}: {!r}", task_id, exc)
             return Answer.STALE

@@ -26,8 +26,9 @@ from loguru import logger
 from msgspec import Struct
 
 from omniq.clock import REAL_CLOCK, Clock
-from omniq.errors import InvalidOption, StoreUnavailable, Unsupported
-from omniq.serializer import MsgpackSerializer, Serializer
+from omniq.errors import CorruptRecord, InvalidOption, StoreUnavailable, Unsupported
+from omniq.logic.lifecycle import arrive
+from omniq.serializer import Encoded, MsgpackSerializer, Serializer
 from omniq.task import (
     Action,
     Answer,
@@ -86,6 +87,9 @@ class BaseStorage(ABC):
 
     async def close(self) -> None:
         """Give everything back. Closing a closed storage does nothing."""
+
+    def abandon(self) -> None:
+        """Give back what can be given back although its loop has closed."""
 
     def clone(self) -> Self:
         """An unopened twin on the same data, for another loop, thread or process."""
@@ -150,9 +154,12 @@ class BaseStorage(ABC):
         """
         ids: list[Enqueued] = []
         for task in tasks:
-            assert isinstance(task, Task)
-            ids.append(Enqueued(await self.enqueue(task, conn=conn), created=True))
+            plain = task if isinstance(task, Task) else self.decode(arrive(task, self.clock.now()))
+            ids.append(Enqueued(await self.enqueue(plain, conn=conn), created=True))
         return ids
+
+    async def announce(self, ids: Sequence[str]) -> None:
+        """After an enqueue in the caller's own transaction: wake workers when it is committed."""
 
     async def exchange(
         self, settlements: Sequence[Settlement], claim: Claim | None = None
@@ -303,6 +310,15 @@ class BaseStorage(ABC):
 
         return StorageBackend(self, serializer or self.serializer)
 
+    def decode(self, stored: StoredTask) -> Task:
+        """For people to look at. A payload that cannot be read is shown as what it is."""
+        try:
+            _, args, kwargs = self.serializer.decode_call(stored.payload)
+        except CorruptRecord:
+            args, kwargs = [Encoded.of(stored.payload)], {}
+        common = {name: getattr(stored, name) for name in TaskFields.__struct_fields__}
+        return Task(stored.func_path or "by_value", tuple(args), kwargs, **common)
+
     # --- the batched verbs, made from the seed's -------------------------------------------------
 
     def overrides(self, verb: str) -> bool:
@@ -379,8 +395,3 @@ class BaseStorage(ABC):
             except Exception as exc:  # it is claimed: running it is right, losing it is not
                 logger.warning("mark_running({}) failed: {!r}", task.id, exc)
         return claims
-
-
-def payload_of(task: TaskFields) -> bytes | None:
-    """The encoded call of a claimed task, or None where its arguments are still Python values."""
-    return task.payload if isinstance(task, StoredTask) else None

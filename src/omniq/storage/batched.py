@@ -11,11 +11,11 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, ClassVar, Final, Self
+from itertools import islice
+from typing import Any, ClassVar, Final
 
-from omniq.errors import CorruptRecord, InvalidOption, NotFound, PayloadTooLarge
+from omniq.errors import InvalidOption, NotFound, PayloadTooLarge
 from omniq.logic.lifecycle import HISTORY_LIMIT
-from omniq.serializer import Encoded
 from omniq.storage.base import BaseStorage, Capabilities
 from omniq.task import (
     Action,
@@ -96,11 +96,9 @@ class BatchedStorage(BaseStorage):
         """How long what has ended can be asked for."""
         self.result_ttl_s, self.failed_ttl_s = result_ttl_s, failed_ttl_s
 
-    def _like(self, twin: Self) -> Self:
-        """Give a clone the settings of this storage."""
+    def _give_settings(self, twin: BatchedStorage) -> None:
         twin.keep_results(self.result_ttl_s, self.failed_ttl_s)
         twin.max_payload, twin.serializer = self.max_payload, self.serializer
-        return twin
 
     # --- the seed's verbs ------------------------------------------------------------------------
 
@@ -190,19 +188,10 @@ class BatchedStorage(BaseStorage):
         return StoredTask(task.func_path, payload, **common)
 
     def encode_many(self, tasks: Iterable[Task | StoredTask]) -> list[StoredTask]:
-        stored = [self.encode(task) for task in tasks]
+        stored = [self.encode(task) for task in islice(tasks, MAX_BATCH + 1)]
         if len(stored) > MAX_BATCH:
-            raise InvalidOption(f"at most {MAX_BATCH:,} tasks in one call, not {len(stored):,}; split them")
+            raise InvalidOption(f"at most {MAX_BATCH:,} tasks in one call; split them")
         return stored
-
-    def decode(self, stored: StoredTask) -> Task:
-        """For people to look at. A payload that cannot be read is shown as what it is."""
-        try:
-            _, args, kwargs = self.serializer.decode_call(stored.payload)
-        except CorruptRecord:
-            args, kwargs = [Encoded.of(stored.payload)], {}
-        common = {name: getattr(stored, name) for name in _COMMON}
-        return Task(stored.func_path or "by_value", tuple(args), kwargs, **common)
 
     def result_of(self, stored: StoredTask) -> TaskResult | None:
         if stored.result_status is None:

@@ -21,6 +21,7 @@ from omniq.storage.base import Claimed
 from omniq.storage.batched import BatchedStorage, check_moment, unknown
 from omniq.storage.rows import Rows
 from omniq.task import (
+    MAX_NAME_CHARS,
     Answer,
     Claim,
     Enqueued,
@@ -36,6 +37,7 @@ from omniq.task import (
     TaskResult,
     TaskStatus,
     WorkerInfo,
+    check_text,
     count,
     positive_seconds,
     queue_name,
@@ -344,8 +346,7 @@ def _exchange(
 
 
 def check_claim(claim: Claim) -> None:
-    if not claim.worker:
-        raise InvalidOption("a claim must name its worker")
+    check_text(claim.worker, "worker", MAX_NAME_CHARS)
     count(claim.limit, "limit", least=0)
     positive_seconds(claim.lease, "lease")
     for queue in claim.queues or ():

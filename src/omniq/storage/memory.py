@@ -287,7 +287,9 @@ class MemoryStorage(EmbeddedStorage):
         self._rows = _rows or MemoryRows(clock)
 
     def clone(self) -> MemoryStorage:
-        return self._like(MemoryStorage(clock=self.clock, _rows=self._rows))
+        twin = MemoryStorage(clock=self.clock, _rows=self._rows)
+        self._give_settings(twin)
+        return twin
 
     async def _connect(self) -> None:
         self._listen()

@@ -6,7 +6,8 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -14,20 +15,21 @@ from loguru import logger
 
 from omniq.clock import REAL_CLOCK, Clock, wait_for_event
 from omniq.errors import InvalidOption
-from omniq.storage.base import Capabilities
+from omniq.storage.base import Capabilities, Claimed
 from omniq.storage.embedded import Bell, EmbeddedStorage
 from omniq.storage.rows import Rows
 from omniq.storage.sqlite.beside import Ear, Kind
 from omniq.storage.sqlite.engine import Durability, Engine, Job, explained
 from omniq.storage.sqlite.rows import SQLiteRows
-from omniq.task import Enqueued, OnConflict, StoredTask, shown
+from omniq.task import Answer, Claim, Enqueued, OnConflict, Settlement, StoredTask, shown
 
 T = TypeVar("T")
 # Where no socket can be made: how often to look whether the file has changed.
 LOOK_EVERY_S: Final = 0.1
-# After an enqueue on the application's own connection: how long to look for its commit.
+# After an enqueue on the application's own connection: how often and how long to look for its commit.
 WATCH_COMMIT_S: Final = 10.0
-WATCH_EVERY_S: Final = 0.005
+FIRST_WATCH_S: Final = 0.002
+LONGEST_WATCH_S: Final = 0.05
 
 _engines: dict[tuple[int, str], Engine] = {}
 _engines_lock = threading.Lock()
@@ -57,13 +59,16 @@ class SQLiteStorage(EmbeddedStorage):
         self.clock = clock
         self._engine: Engine | None = None
         self._ears: dict[Kind, Ear] = {}
-        self._commit_watch: asyncio.Task[None] | None = None
+        self._version_at_claim: int | None = None
+        self._commit_watches: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
         return f"SQLiteStorage({str(self.path)!r})"
 
     def clone(self) -> SQLiteStorage:
-        return self._like(SQLiteStorage(self.path, durability=self.durability, clock=self.clock))
+        twin = SQLiteStorage(self.path, durability=self.durability, clock=self.clock)
+        self._give_settings(twin)
+        return twin
 
     async def _connect(self) -> None:
         self._engine = await asyncio.get_running_loop().run_in_executor(None, self._share_engine)
@@ -79,16 +84,25 @@ class SQLiteStorage(EmbeddedStorage):
             return engine
 
     async def _disconnect(self) -> None:
-        if self._commit_watch is not None:
-            self._commit_watch.cancel()
-            await asyncio.gather(self._commit_watch, return_exceptions=True)
+        for watch in self._commit_watches:
+            watch.cancel()
+        await asyncio.gather(*self._commit_watches, return_exceptions=True)
         await self._stop_listening()
-        for ear in self._ears.values():
-            ear.close()
-        self._ears.clear()
+        self._close_ears()
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._leave_engine, engine)
+
+    def abandon(self) -> None:
+        self._close_ears()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            self._leave_engine(engine)
+
+    def _close_ears(self) -> None:
+        for ear in self._ears.values():
+            ear.close()
+        self._ears.clear()
 
     @staticmethod
     def _leave_engine(engine: Engine) -> None:
@@ -144,6 +158,19 @@ class SQLiteStorage(EmbeddedStorage):
 
     # --- waiting ---------------------------------------------------------------------------------
 
+    async def exchange(
+        self, settlements: Sequence[Settlement], claim: Claim | None = None
+    ) -> tuple[list[Answer], list[Claimed]]:
+        if claim is not None:
+            # The ear is there before the look, or what comes up in between would ring nobody.
+            await self.open()
+            ear = self._ear("due")
+            if ear is None:
+                self._version_at_claim = await self._read(_data_version)
+            else:
+                ear.drain()
+        return await super().exchange(settlements, claim)
+
     async def wait(self, timeout: float) -> bool:
         await self.open()
         assert self._listener is not None
@@ -165,9 +192,8 @@ class SQLiteStorage(EmbeddedStorage):
 
     async def _wait_looking(self, timeout: float) -> bool:
         """Without a socket: a cheap look at the file's change counter now and then."""
-        assert self._listener is not None
         until = self.clock.monotonic() + timeout
-        before = await self._read(_data_version)
+        before = self._version_at_claim
         while (left := until - self.clock.monotonic()) > 0:
             if await super().wait(min(left, LOOK_EVERY_S)):
                 return True
@@ -195,20 +221,28 @@ class SQLiteStorage(EmbeddedStorage):
             raise InvalidOption(
                 f"conn must be a sqlite3.Connection to {self.path}, not {type(conn).__name__}"
             )
-        self._check_same_file(conn)
-        if not conn.in_transaction:
-            conn.execute("BEGIN IMMEDIATE")
-        rows = SQLiteRows(conn, self.clock, self._engine.beside, self._engine.boot)
-        factory, conn.row_factory = conn.row_factory, None
+        factories = conn.row_factory, conn.text_factory
         try:
+            conn.row_factory, conn.text_factory = None, str
+            self._check_same_file(conn)
+            if not conn.in_transaction:
+                conn.execute("BEGIN IMMEDIATE")
+            rows = SQLiteRows(conn, self.clock, self._engine.beside, self._engine.boot)
             enqueued = rows.enqueue_many(stored, on_conflict)
+        except sqlite3.ProgrammingError as exc:
+            raise InvalidOption(f"conn cannot be used here: {exc}") from exc
         except sqlite3.Error as exc:
             raise explained(exc, self.path) from exc
         finally:
-            conn.row_factory = factory
-        if self._commit_watch is None or self._commit_watch.done():
-            self._commit_watch = asyncio.create_task(self._wake_after_commit(), name="omniq-commit-watch")
+            conn.row_factory, conn.text_factory = factories
+        self._watch_commit([str(one) for one in enqueued if one.created])
         return enqueued
+
+    def _watch_commit(self, ids: list[str]) -> None:
+        if ids:
+            watch = asyncio.create_task(self.announce(ids), name="omniq-commit-watch")
+            self._commit_watches.add(watch)
+            watch.add_done_callback(self._commit_watches.discard)
 
     def _check_same_file(self, conn: sqlite3.Connection) -> None:
         main = next(file for _, name, file in conn.execute("PRAGMA database_list") if name == "main")
@@ -218,21 +252,27 @@ class SQLiteStorage(EmbeddedStorage):
                 "both must be the same file to share a transaction"
             )
 
-    async def _wake_after_commit(self) -> None:
+    async def announce(self, ids: Sequence[str]) -> None:
         """Their commit rings no bell, so look for it a while and ring it for them."""
-        assert self._engine is not None
-        before = await self._read(_data_version)
-        never = asyncio.Event()
-        for _ in range(round(WATCH_COMMIT_S / WATCH_EVERY_S)):
-            await wait_for_event(REAL_CLOCK, never, WATCH_EVERY_S)
-            if await self._read(_data_version) != before:
+        await self.open()
+        never, pause_s, left_s = asyncio.Event(), FIRST_WATCH_S, WATCH_COMMIT_S
+        while left_s > 0:
+            if await self._read(partial(_is_there, ids[-1])):
+                assert self._engine is not None
                 self._engine.ring(due=True, result=False)
                 return
+            await wait_for_event(REAL_CLOCK, never, pause_s)
+            left_s -= pause_s
+            pause_s = min(pause_s * 1.5, LONGEST_WATCH_S)
 
 
 def _anything_over(rows: Rows) -> bool:
     assert isinstance(rows, SQLiteRows)
     return rows.anything_over()
+
+
+def _is_there(task_id: str, rows: Rows) -> bool:
+    return rows.get(task_id) is not None
 
 
 def _data_version(rows: Rows) -> int:

@@ -20,11 +20,19 @@ import secrets
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Final, Literal
 
 from loguru import logger
+
+Kind = Literal["due", "result"]
+MAX_SOCKET_PATH: Final = 100
+TURN_TIMEOUT_S: Final = 1.0
+FIRST_TURN_PAUSE_S: Final = 0.00005
+LONGEST_TURN_PAUSE_S: Final = 0.001
+_GONE: Final = (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTSOCK)
 
 if sys.platform == "win32":  # there leases alone say who is dead
 
@@ -36,7 +44,17 @@ else:
     import fcntl
 
     def take_turn(fd: int) -> None:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        """Wait for the lock, but not for ever: its holder may be stopped, and SQLite decides anyway."""
+        pause_s, until = FIRST_TURN_PAUSE_S, time.monotonic() + TURN_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if time.monotonic() >= until:
+                    return
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_TURN_PAUSE_S)
 
     def end_turn(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_UN)
@@ -48,11 +66,6 @@ else:
         except OSError:
             return False
         return True
-
-
-Kind = Literal["due", "result"]
-MAX_SOCKET_PATH: Final = 100
-_GONE: Final = (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTSOCK)
 
 
 class Beside:

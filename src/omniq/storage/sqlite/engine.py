@@ -32,7 +32,8 @@ from omniq.task import Enqueued, StoredTask
 SCHEMA_VERSION: Final = 1
 BUSY_TIMEOUT_S: Final = 5.0
 MAX_JOBS_PER_COMMIT: Final = 1000
-CHECKPOINT_BYTES: Final = 8 << 20
+CHECKPOINT_COMMITS: Final = 500
+CHECKPOINT_CHANGES: Final = 5000
 Durability = Literal["fsync", "relaxed"]
 
 
@@ -96,11 +97,12 @@ class Engine:
             self._writer = self._connect()
             self._reader = self._connect()
             self._checkpointer = self._connect()
-            with self.beside.turn():
-                boot = prepare_schema(self._writer)
+            boot = prepare_schema(self._writer, self.beside.turn())
         self._write_rows = SQLiteRows(self._writer, clock, self.beside, boot)
         self._read_rows = SQLiteRows(self._reader, clock, self.beside, boot)
         self.boot = boot
+        self._commits = 0
+        self._changes_before = 0
         self._threads = [
             threading.Thread(target=self._write_loop, name="omniq-sqlite-writer", daemon=True),
             threading.Thread(target=self._read_loop, name="omniq-sqlite-reader", daemon=True),
@@ -165,7 +167,7 @@ class Engine:
                 self._writer.execute("BEGIN IMMEDIATE")
                 self._run_all(batch)
                 self._writer.execute("COMMIT")
-                self._checkpoint_if_large()
+                self._checkpoint_now_and_then()
         except OmniqError as exc:
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
@@ -214,6 +216,8 @@ class Engine:
             if is_away(exc):
                 raise
             job.error = explained(exc, self.path)
+        except UnicodeEncodeError as exc:
+            job.error = InvalidOption(f"text with a lone surrogate cannot be stored: {exc.object!a:.80}")
         except Exception as exc:
             job.error = exc
         return job.error is None
@@ -228,10 +232,13 @@ class Engine:
             self.bell.ring(due=due, result=result)
             self.beside.ring(tuple(kinds))
 
-    def _checkpoint_if_large(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            if os.stat(f"{self.path}-wal").st_size >= CHECKPOINT_BYTES:
-                self._checkpoint()
+    def _checkpoint_now_and_then(self) -> None:
+        # Counted, not measured: the log is used again from its start and its file never shrinks.
+        self._commits += 1
+        changes = self._writer.total_changes - self._changes_before
+        if self._commits >= CHECKPOINT_COMMITS or changes >= CHECKPOINT_CHANGES:
+            self._commits, self._changes_before = 0, self._writer.total_changes
+            self._checkpoint()
 
     def _checkpoint(self) -> None:
         """Move the log into the file while holding the write lock, so that nobody can restart the log."""
@@ -249,6 +256,8 @@ class Engine:
                 with translated(self.path):
                     self._reader.execute("BEGIN")
                     job.answer = job.run(self._read_rows)
+            except UnicodeEncodeError as exc:
+                job.error = InvalidOption(f"no text with a lone surrogate is stored: {exc.object!a:.80}")
             except Exception as exc:
                 job.error = exc
             finally:
@@ -267,8 +276,12 @@ def prepare_file(path: Path) -> None:
     if path.is_dir():
         raise InvalidOption(f"{path} is a folder; give the path of a file, such as {path / 'jobs.db'}")
     try:
-        # The log and the shared-memory file take over this mode.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        # Only a file that we just made is opened here: closing a descriptor of an existing database drops
+        # every lock that this process has on it. The log and the shared-memory file take over this mode.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+    except FileExistsError:
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise InvalidOption(f"{path} cannot be written by this user; change its mode or owner") from None
     except FileNotFoundError as exc:
         raise InvalidOption(f"there is no folder {path.parent}; create it, or give another path") from exc
     except OSError as exc:
@@ -277,29 +290,47 @@ def prepare_file(path: Path) -> None:
         ) from exc
 
 
-def prepare_schema(conn: sqlite3.Connection) -> int:
-    """Make the schema, or check its version, in one transaction; this machine's boot as a number."""
-    conn.execute("BEGIN IMMEDIATE")
-    try:
-        made = conn.execute("SELECT 1 FROM sqlite_master WHERE name = 'omniq_meta'").fetchone()
-        if made is None:
-            for statement in statements():
-                conn.execute(statement)
-            conn.execute("INSERT INTO omniq_meta VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
-        [version] = conn.execute("SELECT value FROM omniq_meta WHERE key = 'schema'").fetchone() or ["none"]
-        if version != str(SCHEMA_VERSION):
-            raise SchemaMismatch(
-                f"the file has schema version {version}, this OmniQ speaks {SCHEMA_VERSION}; "
-                "install the version that made it, or give another path"
-            )
-        conn.execute("INSERT OR IGNORE INTO omniq_boot (boot_id) VALUES (?)", (boot_id(),))
-        [boot] = conn.execute("SELECT boot FROM omniq_boot WHERE boot_id = ?", (boot_id(),)).fetchone()
-        conn.execute("COMMIT")
-    except BaseException:
-        conn.execute("ROLLBACK")
-        raise
-    assert isinstance(boot, int)
+def prepare_schema(conn: sqlite3.Connection, turn: contextlib.AbstractContextManager[None]) -> int:
+    """Make the schema, or check its version; this machine's boot as a number.
+
+    A plain look comes first, because the caller may hold the write lock in a transaction of its own.
+    """
+    boot = known_boot(conn)
+    if boot is not None:
+        return boot
+    with turn:
+        conn.execute("BEGIN IMMEDIATE")
+        try:
+            if not has_schema(conn):
+                for statement in statements():
+                    conn.execute(statement)
+                conn.execute("INSERT INTO omniq_meta VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
+            conn.execute("INSERT OR IGNORE INTO omniq_boot (boot_id) VALUES (?)", (boot_id(),))
+            conn.execute("COMMIT")
+        except BaseException:
+            conn.execute("ROLLBACK")
+            raise
+    boot = known_boot(conn)
+    assert boot is not None
     return boot
+
+
+def has_schema(conn: sqlite3.Connection) -> bool:
+    return conn.execute("SELECT 1 FROM sqlite_master WHERE name = 'omniq_meta'").fetchone() is not None
+
+
+def known_boot(conn: sqlite3.Connection) -> int | None:
+    """The number of this boot, if schema and boot are there already; another version is refused."""
+    if not has_schema(conn):
+        return None
+    [version] = conn.execute("SELECT value FROM omniq_meta WHERE key = 'schema'").fetchone() or ["none"]
+    if version != str(SCHEMA_VERSION):
+        raise SchemaMismatch(
+            f"the file has schema version {version}, this OmniQ speaks {SCHEMA_VERSION}; "
+            "install the version that made it, or give another path"
+        )
+    row = conn.execute("SELECT boot FROM omniq_boot WHERE boot_id = ?", (boot_id(),)).fetchone()
+    return None if row is None else int(row[0])
 
 
 def statements() -> Iterator[str]:

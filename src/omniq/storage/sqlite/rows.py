@@ -502,7 +502,10 @@ class SQLiteRows(Rows):
     # --- looking ---------------------------------------------------------------------------------
 
     def get(self, task_id: str) -> StoredTask | None:
-        row = self.conn.execute(_SELECT + "WHERE id = ?", (task_id,)).fetchone()
+        try:
+            row = self.conn.execute(_SELECT + "WHERE id = ?", (task_id,)).fetchone()
+        except UnicodeEncodeError:  # a lone surrogate: nothing stored can have that name
+            return None
         return None if row is None else self.read(row)
 
     def remembered(self, task_id: str) -> bytes | None:

@@ -15,23 +15,32 @@ from omniq.storage.batched import BatchedStorage
 from omniq.task import Action, Settlement, Task, TaskResult, TaskStatus
 from omniq.testing.conformance.case import BOOM, JOB, FullCase, promptly
 
-TURNS = 100
+TURNS = 20
 FAR = 500  # ticks; a test that waited this long would have failed
 
 
-async def turns(count: int = TURNS) -> None:
+async def turns(count: int) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-class WaitingForWork(FullCase):
+class Sleepers(FullCase):
+    async def settled(self) -> None:
+        """Let whoever was just started get to its sleep; questions are answered in order."""
+        for _ in range(3):
+            await turns(TURNS)
+            await self.store.paused()
+        await turns(TURNS)
+
+
+class WaitingForWork(Sleepers):
     """`wait` only shortens a wait."""
 
     async def asleep(self, ticks: float = FAR) -> asyncio.Task[bool]:
         """Somebody who has just found nothing, and sleeps."""
         assert await self.claim("sleeper") == []
         sleeper = asyncio.create_task(self.store.wait(ticks * self.tick_s))
-        await turns()
+        await self.settled()
         assert not sleeper.done()
         return sleeper
 
@@ -120,7 +129,7 @@ class WaitingForWork(FullCase):
         other = await self.another()
         await other.claim("other")
         sleepers = [await self.asleep(), asyncio.create_task(other.wait(FAR * self.tick_s))]
-        await turns()
+        await self.settled()
         await self.put()
         assert await promptly(asyncio.gather(*sleepers)) == [True, True]
 
@@ -133,7 +142,7 @@ class WaitingForWork(FullCase):
         assert len(await self.claim()) == 1
 
 
-class WaitingForResults(FullCase):
+class WaitingForResults(Sleepers):
     """`wait_result` is pushed, never busy, and misses nothing."""
 
     def waiter(self, task_id: str, storage: BatchedStorage | None = None) -> asyncio.Task[TaskResult | None]:
@@ -149,7 +158,7 @@ class WaitingForResults(FullCase):
     async def test_an_end_is_told_to_who_waits(self, status: TaskStatus, from_another: bool) -> None:
         claimed = await self.start()
         waiter = self.waiter(claimed.id, await self.another() if from_another else None)
-        await turns()
+        await self.settled()
         assert not waiter.done()
         if status is TaskStatus.CANCELLED:
             await self.store.cancel(claimed.id)
@@ -162,7 +171,7 @@ class WaitingForResults(FullCase):
     async def test_an_end_without_a_run_is_told_too(self) -> None:
         cancelled, expired = await self.put(), await self.put(expires_at=self.moment(1))
         waiters = [self.waiter(cancelled), self.waiter(expired)]
-        await turns()
+        await self.settled()
         await self.store.cancel(cancelled)
         assert (await promptly(waiters[0])).status is TaskStatus.CANCELLED
         await self.advance(1)
@@ -183,7 +192,7 @@ class WaitingForResults(FullCase):
         claims = await self.claim(limit=20)
         other = await self.another()
         waiters = [self.waiter(task_id, storage) for task_id in ids for storage in (self.store, other)]
-        await turns()
+        await self.settled()
         await asyncio.gather(*(self.succeed(claimed, claimed.id) for claimed in claims))
         results = await promptly(asyncio.gather(*waiters))
         assert [result.result for result in results] == [task_id for task_id in ids for _ in range(2)]
@@ -191,9 +200,9 @@ class WaitingForResults(FullCase):
     async def test_a_retry_is_no_end(self) -> None:
         claimed = await self.start()
         waiter = self.waiter(claimed.id)
-        await turns()
+        await self.settled()
         await self.settle(Settlement.retry(claimed, 0, BOOM))
-        await turns()
+        await self.settled()
         assert not waiter.done()
         await self.succeed(await self.restart(), "at last")
         assert (await promptly(waiter)).result == "at last"
@@ -201,7 +210,7 @@ class WaitingForResults(FullCase):
     async def test_without_an_end_there_is_nothing_after_the_timeout(self) -> None:
         task_id = await self.put()
         waiter = asyncio.create_task(self.store.wait_result(task_id, 2 * self.tick_s))
-        await turns()
+        await self.settled()
         await self.advance(1)
         assert not waiter.done()
         await self.advance(1)
@@ -221,7 +230,7 @@ class WaitingForResults(FullCase):
     async def test_the_latest_run_of_an_interval_task_is_a_result(self) -> None:
         claimed = await self.start(interval=self.tick_s)
         waiter = self.waiter(claimed.id)
-        await turns()
+        await self.settled()
         await self.settle(self.settlement(claimed, Action.REPEAT))
         assert (await promptly(waiter)).result == "done"
 
@@ -229,7 +238,7 @@ class WaitingForResults(FullCase):
         task_id = await self.end(TaskStatus.FAILED)
         await self.store.retry(task_id)
         waiter = self.waiter(task_id)
-        await turns()
+        await self.settled()
         assert not waiter.done()
         await self.succeed(await self.restart(), 2)
         assert (await promptly(waiter)).result == 2
@@ -237,7 +246,7 @@ class WaitingForResults(FullCase):
     async def test_a_wait_for_a_result_can_be_cancelled(self) -> None:
         claimed = await self.start()
         waiters = [self.waiter(claimed.id), self.waiter(claimed.id)]
-        await turns()
+        await self.settled()
         waiters[0].cancel()
         with pytest.raises(asyncio.CancelledError):
             await promptly(waiters[0])

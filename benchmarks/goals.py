@@ -1,0 +1,73 @@
+"""What OmniQ promises about its speed and size, each as a number that a run can answer.
+
+Where a promise is about two systems, it is about their ratio in the same round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.samples import Case, Record
+from benchmarks.stats import Spread, paired_ratio
+
+OURS = "omniq-sqlite"
+
+
+@dataclass(frozen=True)
+class Goal:
+    title: str
+    case: Case
+    metric: str
+    against: Case | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def value(self, record: Record) -> Spread | None:
+        """None where this run has not measured it."""
+        if self.against is None:
+            return record.spread(self.case, self.metric)
+        return paired_ratio(
+            record.by_round(self.case, self.metric), record.by_round(self.against, self.metric)
+        )
+
+    def met(self, value: Spread) -> bool:
+        if self.at_least is not None and value.median < self.at_least:
+            return False
+        return self.at_most is None or value.median <= self.at_most
+
+    @property
+    def bound(self) -> str:
+        return f"at least {self.at_least:g}" if self.at_least is not None else f"at most {self.at_most:g}"
+
+
+def _drain(variant: str, system: str = OURS) -> Case:
+    return Case("drain", system, variant)
+
+
+def _enqueue(variant: str, system: str = OURS) -> Case:
+    return Case("enqueue", system, variant)
+
+
+RAW_DRAIN = _drain("statements", "raw-sqlite")
+RAW_INSERT = _enqueue("blocking", "raw-sqlite")
+HUEY = _drain("sync", "huey-sqlite")
+
+GOALS = (
+    Goal("drain with async bodies / huey", _drain("async"), "per_s", HUEY, at_least=12),
+    Goal("drain with sync bodies / huey", _drain("sync"), "per_s", HUEY, at_least=8),
+    Goal("drain with async bodies / raw limit", _drain("async"), "per_s", RAW_DRAIN, at_least=0.5),
+    Goal("drain with sync bodies / raw limit", _drain("sync"), "per_s", RAW_DRAIN, at_least=0.5),
+    Goal(
+        "drain at a backlog of 1,000,000 / 10,000",
+        Case("depth", OURS, "1,000,000"), "per_s", Case("depth", OURS, "10,000"), at_least=0.9,
+    ),
+    Goal("enqueue one by one, sync / raw insert", _enqueue("blocking"), "per_s", RAW_INSERT, at_least=0.8),
+    Goal("enqueue one by one, async / raw insert", _enqueue("async"), "per_s", RAW_INSERT, at_least=0.8),
+    Goal("enqueue, 100 in flight / raw insert", _enqueue("in-flight"), "per_s", RAW_INSERT, at_least=8),
+    Goal("latency p50, ms", Case("latency", OURS, ""), "p50_ms", at_most=2),
+    Goal("latency p99, ms", Case("latency", OURS, ""), "p99_ms", at_most=6),
+    Goal("idle worker, % of a core", Case("idle", OURS, ""), "cpu_percent", at_most=0.2),
+    Goal("idle worker, RSS MiB", Case("idle", OURS, ""), "rss_mib", at_most=40),
+    Goal("import omniq, ms", Case("import", OURS, "import omniq"), "ms", at_most=100),
+    Goal("from omniq import OmniQ, ms", Case("import", OURS, "from omniq import OmniQ"), "ms", at_most=100),
+)  # fmt: skip

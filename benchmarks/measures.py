@@ -1,0 +1,346 @@
+"""What is measured, and how one sample of it is taken.
+
+Each measure says which cases a system has (drain with async bodies, drain with sync ones ...) and takes one
+sample of a case: a fresh folder, fresh processes, numbers. Nothing here knows a particular system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from benchmarks.marks import Marks
+from benchmarks.plan import Plan
+from benchmarks.processes import CAN_WATCH, Child, ChildFailed
+from benchmarks.stats import percentile
+from benchmarks.systems.base import Limit, System
+
+LOOK_EVERY_S = 0.003
+START_LIMIT_S = 20.0  # from the start of a worker process to its first task
+ANSWER_LIMIT_S = 60.0  # beyond the bound of the load itself
+FILL_LIMIT_S = 300.0
+SETTLE_LIMIT_S = 5.0
+
+Values = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Metric:
+    key: str
+    title: str
+    digits: int = 0
+    compared: bool = False  # more is better, and it is set against the others
+
+
+@dataclass
+class Bench:
+    """Where a run takes place."""
+
+    plan: Plan
+    scratch: Path
+    marks: Marks
+    python_of: Callable[[System], Path]
+
+    @contextlib.contextmanager
+    def folder(self) -> Iterator[Path]:
+        made = Path(tempfile.mkdtemp(dir=self.scratch))
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made)
+
+    def start(self, system: System, verb: str, folder: Path, **arguments: Any) -> Child:
+        log = folder / f"{verb}.log"
+        at = {"folder": str(folder)} | (
+            {} if isinstance(system, Limit) else {"concurrency": self.plan.concurrency}
+        )
+        return Child(self.python_of(system), self.marks.folder, log, system.name, verb, **at, **arguments)
+
+    def ask(self, system: System, verb: str, folder: Path, patience_s: float, **arguments: Any) -> Any:
+        with self.start(system, verb, folder, **arguments) as child:
+            return child.answer(patience_s)
+
+    @contextlib.contextmanager
+    def worker(self, system: System, folder: Path, tasks: int, body: str) -> Iterator[Child]:
+        """A worker process, with `tasks` tasks that wait for it."""
+        if tasks and system.across:
+            self.ask(system, "fill", folder, FILL_LIMIT_S, tasks=tasks, body=body)
+        self.marks.clear()
+        inside = 0 if system.across else tasks
+        with self.start(system, "work", folder, tasks=inside, body=body) as child:
+            yield child
+
+    def wait_for_starts(self, child: Child, tasks: int, limit_s: float) -> bool:
+        end_at = time.monotonic() + limit_s
+        while self.marks.started() < tasks:
+            if time.monotonic() > end_at:
+                return False
+            child.check_alive()
+            time.sleep(LOOK_EVERY_S)
+        return True
+
+
+class Measure(ABC):
+    name: ClassVar[str]
+    title: ClassVar[str]
+    metrics: ClassVar[tuple[Metric, ...]]
+
+    @abstractmethod
+    def variants(self, system: System, plan: Plan) -> tuple[str, ...]:
+        """The cases of `system`, in the order in which they are measured; none where it has no answer."""
+
+    @abstractmethod
+    def rounds(self, plan: Plan) -> int: ...
+
+    @abstractmethod
+    def take(self, bench: Bench, system: System, variant: str) -> Values:
+        """One sample."""
+
+    def close(self) -> None:
+        """After the last round."""
+
+
+class Drain(Measure):
+    name = "drain"
+    title = "Drain: one worker process, waiting tasks that do nothing"
+    metrics = (
+        Metric("per_s", "tasks/s, first start to last", compared=True),
+        Metric("durable_per_s", "tasks/s, to the last end on disk"),
+        Metric("cpu_us", "CPU µs/task"),
+        Metric("tasks", "tasks"),
+    )
+
+    def variants(self, system: System, plan: Plan) -> tuple[str, ...]:
+        return ("statements",) if isinstance(system, Limit) else system.bodies
+
+    def rounds(self, plan: Plan) -> int:
+        return plan.rounds
+
+    def take(self, bench: Bench, system: System, variant: str) -> Values:
+        plan = bench.plan
+        with bench.folder() as folder:
+            if isinstance(system, Limit):
+                return raw_rate(
+                    bench, system, "drain", folder, plan.drain_tasks, plan.concurrency, plan.drain_s
+                )
+            return drained(bench, system, folder, variant, plan.drain_tasks, plan.drain_tasks)
+
+
+def drained(bench: Bench, system: System, folder: Path, body: str, waiting: int, tasks: int) -> Values:
+    """The rate at which the first `tasks` of a backlog start; `waiting` are put there before."""
+    with bench.worker(system, folder, waiting, body) as child:
+        if not bench.wait_for_starts(child, 1, START_LIMIT_S + (0 if system.across else FILL_LIMIT_S)):
+            raise ChildFailed(f"{system.name} has started nothing")
+        before = child.usage() if CAN_WATCH else None
+        early = bench.marks.started()
+        bench.wait_for_starts(child, tasks, bench.plan.drain_s)
+        if system.tells_settles:
+            _wait_for_settles(bench.marks, bench.marks.started())
+        after = child.usage() if CAN_WATCH else None
+        late = bench.marks.started()
+    moments = sorted(started_at for _, started_at in bench.marks.starts())[:tasks]
+    if len(moments) < 2:
+        raise ChildFailed(f"{system.name} has started {len(moments)} of {tasks} tasks")
+    values = {
+        "tasks": float(len(moments)),
+        "per_s": (len(moments) - 1) / (moments[-1] - moments[0]),
+    }
+    if before is not None and after is not None and late > early:
+        values["cpu_us"] = 1e6 * (after.cpu_s - before.cpu_s) / (late - early)
+    if system.tells_settles:
+        values["durable_per_s"] = _durable_rate(bench.marks, moments[0], len(moments))
+    return values
+
+
+def _wait_for_settles(marks: Marks, tasks: int) -> None:
+    end_at = time.monotonic() + SETTLE_LIMIT_S
+    while sum(count for count, _ in marks.settles()) < tasks and time.monotonic() < end_at:
+        time.sleep(LOOK_EVERY_S)
+
+
+def _durable_rate(marks: Marks, first_start: float, tasks: int) -> float:
+    """Up to the moment at which the store had confirmed the end of that many tasks."""
+    settled = 0.0
+    for count, moment in marks.settles():
+        settled += count
+        if settled >= tasks:
+            return tasks / (moment - first_start)
+    raise ChildFailed(f"only {settled:.0f} of {tasks} tasks were settled")
+
+
+def raw_rate(
+    bench: Bench, limit: Limit, verb: str, folder: Path, tasks: int, batch: int, limit_s: float
+) -> Values:
+    answer = bench.ask(
+        limit, verb, folder, ANSWER_LIMIT_S + limit_s, tasks=tasks, batch=batch, limit_s=limit_s
+    )
+    return {"tasks": answer["done"], "per_s": answer["done"] / answer["seconds"]}
+
+
+class Enqueue(Measure):
+    name = "enqueue"
+    title = "Enqueue: one producer process, nobody works"
+    metrics = (Metric("per_s", "tasks/s", compared=True), Metric("tasks", "tasks"))
+
+    def variants(self, system: System, plan: Plan) -> tuple[str, ...]:
+        return system.faces
+
+    def rounds(self, plan: Plan) -> int:
+        return plan.rounds
+
+    def take(self, bench: Bench, system: System, variant: str) -> Values:
+        plan = bench.plan
+        tasks = plan.enqueue_tasks * (5 if variant in ("in-flight", "bulk") else 1)
+        with bench.folder() as folder:
+            if isinstance(system, Limit):
+                batch = {"blocking": 1, "in-flight": plan.concurrency, "bulk": plan.bulk}[variant]
+                return raw_rate(bench, system, "insert", folder, tasks, batch, plan.enqueue_s)
+            answer = bench.ask(
+                system, "produce", folder, ANSWER_LIMIT_S + plan.enqueue_s,
+                face=variant, tasks=tasks, limit_s=plan.enqueue_s, width=plan.concurrency, bulk=plan.bulk,
+            )  # fmt: skip
+        return {"tasks": answer["done"], "per_s": answer["done"] / answer["seconds"]}
+
+
+class Latency(Measure):
+    name = "latency"
+    title = "Latency: from the enqueue call in one process to the start in another, ms"
+    metrics = (
+        Metric("p50_ms", "p50", 2),
+        Metric("p95_ms", "p95", 2),
+        Metric("p99_ms", "p99", 2),
+        Metric("max_ms", "max", 2),
+    )
+
+    def variants(self, system: System, plan: Plan) -> tuple[str, ...]:
+        return () if isinstance(system, Limit) or not system.across else ("",)
+
+    def rounds(self, plan: Plan) -> int:
+        return plan.live_rounds
+
+    def take(self, bench: Bench, system: System, variant: str) -> Values:
+        plan = bench.plan
+        paced_s = plan.latency_gap_s * plan.latency_tasks
+        with (
+            bench.folder() as folder,
+            bench.worker(system, folder, plan.warm_up_tasks, system.bodies[0]) as child,
+        ):
+            bench.wait_for_starts(child, plan.warm_up_tasks, START_LIMIT_S)
+            time.sleep(plan.settle_down_s)
+            bench.marks.clear()
+            bench.ask(
+                system, "pace", folder, ANSWER_LIMIT_S + paced_s,
+                tasks=plan.latency_tasks, gap_s=plan.latency_gap_s,
+            )  # fmt: skip
+            bench.wait_for_starts(child, plan.latency_tasks, START_LIMIT_S)
+        waits_ms = [1e3 * (started_at - enqueued_at) for enqueued_at, started_at in bench.marks.starts()]
+        if len(waits_ms) != plan.latency_tasks:
+            raise ChildFailed(f"{system.name} has started {len(waits_ms)} of {plan.latency_tasks} tasks")
+        shares = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99, "max_ms": 1.0}
+        return {name: percentile(waits_ms, share) for name, share in shares.items()}
+
+
+class Idle(Measure):
+    name = "idle"
+    title = "Idle: a worker process that has nothing to do"
+    metrics = (Metric("cpu_percent", "% of a core", 2), Metric("rss_mib", "RSS MiB", 1))
+
+    def variants(self, system: System, plan: Plan) -> tuple[str, ...]:
+        return () if isinstance(system, Limit) or not CAN_WATCH else ("",)
+
+    def rounds(self, plan: Plan) -> int:
+        return plan.live_rounds
+
+    def take(self, bench: Bench, system: System, variant: str) -> Values:
+        plan = bench.plan
+        with (
+            bench.folder() as folder,
+            bench.worker(system, folder, plan.warm_up_tasks, system.bodies[0]) as child,
+        ):
+            bench.wait_for_starts(child, plan.warm_up_tasks, START_LIMIT_S)
+            time.sleep(plan.settle_down_s)
+            before, start = child.usage(), time.monotonic()
+            time.sleep(plan.idle_s)
+            after, seconds = child.usage(), time.monotonic() - start
+            child.check_alive()
+        return {
+            "cpu_percent": 100 * (after.cpu_s - before.cpu_s) / seconds,
+            "rss_mib": after.rss_bytes / 2**20,
+        }
+
+
+class Import(Measure):
+    name = "import"
+    title = "Import: in a fresh interpreter, median of several, ms"
+    metrics = (Metric("ms", "ms", 1),)
+
+    def variants(self, system: System, plan: Plan) -> tuple[str, ...]:
+        return system.imports
+
+    def rounds(self, plan: Plan) -> int:
+        return plan.rounds
+
+    def take(self, bench: Bench, system: System, variant: str) -> Values:
+        timed = f"import time; s = time.perf_counter(); {variant}; print(time.perf_counter() - s)"
+        command = [bench.python_of(system), "-c", timed]
+        times_ms = []
+        for _ in range(bench.plan.imports):
+            ended = subprocess.run(
+                command, capture_output=True, text=True, timeout=START_LIMIT_S, check=False
+            )
+            if ended.returncode != 0:
+                raise ChildFailed(f"{variant}: {ended.stderr.strip()[-200:]}")
+            times_ms.append(1e3 * float(ended.stdout))
+        return {"ms": statistics.median(times_ms)}
+
+
+class Depth(Measure):
+    """The same number of tasks from a small and from a large backlog, one after the other.
+
+    The large one is filled once, with enough in reserve that it is still as large in the last round.
+    """
+
+    name = "depth"
+    title = "Depth: the same drain from a small and from a large backlog, async bodies"
+    metrics = (Metric("per_s", "tasks/s, first start to last", compared=True),)
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Path] = {}
+
+    def variants(self, system: System, plan: Plan) -> tuple[str, ...]:
+        return tuple(f"{backlog:,}" for backlog in plan.backlogs) if system.deep else ()
+
+    def rounds(self, plan: Plan) -> int:
+        return plan.depth_rounds
+
+    def take(self, bench: Bench, system: System, variant: str) -> Values:
+        plan, backlog = bench.plan, int(variant.replace(",", ""))
+        if backlog == min(plan.backlogs):
+            with bench.folder() as folder:
+                return drained(bench, system, folder, "async", backlog, plan.depth_tasks)
+        folder = self._large(bench, system, backlog + 2 * plan.depth_rounds * plan.depth_tasks)
+        return drained(bench, system, folder, "async", 0, plan.depth_tasks)
+
+    def _large(self, bench: Bench, system: System, tasks: int) -> Path:
+        if system.name not in self._kept:
+            folder = self._kept[system.name] = Path(tempfile.mkdtemp(dir=bench.scratch))
+            bench.ask(system, "fill", folder, FILL_LIMIT_S, tasks=tasks, body="async")
+        return self._kept[system.name]
+
+    def close(self) -> None:
+        for folder in self._kept.values():
+            shutil.rmtree(folder)
+        self._kept.clear()
+
+
+def all_measures() -> dict[str, Measure]:
+    return {m.name: m for m in (Drain(), Enqueue(), Latency(), Idle(), Import(), Depth())}

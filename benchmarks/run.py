@@ -1,0 +1,159 @@
+"""Runs the benchmarks: `python -m benchmarks.run [--quick] [--update-docs] [--scratch DIR] [NAME ...]`.
+
+A name is a system (`omniq-sqlite`), a measure (`drain`), or several of both. Within a measure the systems
+take turns, A B C A B C, so that whatever else the machine does meets all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from benchmarks import peers, report
+from benchmarks.machine import Noise, describe
+from benchmarks.marks import Marks
+from benchmarks.measures import Bench, Measure, all_measures
+from benchmarks.plan import FULL, QUICK, Plan
+from benchmarks.processes import ROOT, ChildFailed
+from benchmarks.samples import Case, Failure, Record, Sample
+from benchmarks.systems import load_all
+from benchmarks.systems.base import System
+
+RESULTS = Path(__file__).with_name("results")
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+MEMORY = Path("/dev/shm")
+DISK = Path("/var/tmp")
+
+
+class Run:
+    """One run: takes the samples, tells how far it is, and writes every one down as it comes."""
+
+    def __init__(self, plan: Plan, scratch: Path, marks: Path, results: TextIO) -> None:
+        self.bench = Bench(plan, scratch, Marks(marks), self._python_of)
+        self.record = Record()
+        self.noises: list[Noise] = []
+        self._results = results
+        self._pythons: dict[str, Path] = {}
+        self._started = time.monotonic()
+
+    def take_all(self, systems: Mapping[str, System], measures: Sequence[Measure]) -> None:
+        schedule = list(self._schedule(systems, measures))
+        for turn, (measure, case, round_) in enumerate(schedule, 1):
+            if all(failure.case != case for failure in self.record.failures):
+                self._take(measure, systems[case.system], case, round_, f"{turn}/{len(schedule)}")
+        for measure in measures:
+            measure.close()
+
+    def _schedule(
+        self, systems: Mapping[str, System], measures: Sequence[Measure]
+    ) -> Iterator[tuple[Measure, Case, int]]:
+        plan = self.bench.plan
+        for measure in measures:
+            for round_ in range(measure.rounds(plan)):
+                for system in systems.values():
+                    for variant in measure.variants(system, plan):
+                        yield measure, Case(measure.name, system.name, variant), round_
+
+    def _take(self, measure: Measure, system: System, case: Case, round_: int, turn: str) -> None:
+        self.noises.append(Noise.now(self.bench.scratch))
+        try:
+            values = measure.take(self.bench, system, case.variant)
+        except (ChildFailed, peers.NotInstalled) as exc:
+            self.record.failures.append(Failure(case, str(exc)))
+            self._write(failed=case._asdict(), reason=str(exc))
+            self._tell(turn, case, round_, f"FAILED: {exc}")
+            return
+        self.record.samples.append(Sample(case, round_, values))
+        self._write(**case._asdict(), round=round_, values=values, noise=self.noises[-1]._asdict())
+        first = measure.metrics[0]
+        self._tell(turn, case, round_, f"{report.number(values[first.key], first.digits)} {first.title}")
+
+    def _tell(self, turn: str, case: Case, round_: int, what: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
+        print(
+            f"[{minutes}:{seconds:02} {turn}] {case}, round {round_ + 1}: {what}", file=sys.stderr, flush=True
+        )
+
+    def _write(self, **line: Any) -> None:
+        self._results.write(json.dumps(line) + "\n")
+        self._results.flush()
+
+    def _python_of(self, system: System) -> Path:
+        if system.package is None:
+            return Path(sys.executable)
+        if system.package not in self._pythons:
+            self._pythons[system.package] = peers.python_with(system.package)
+        return self._pythons[system.package]
+
+
+def run(
+    plan: Plan,
+    systems: Mapping[str, System],
+    measures: Sequence[Measure],
+    scratch: Path,
+    results: Path,
+    command: str,
+) -> tuple[Record, str]:
+    """Measure, and say what came out. Everything in `scratch` is removed again."""
+    about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": f"`{command}`", **describe()}
+    folder = Path(tempfile.mkdtemp(prefix="omniq-benchmarks-", dir=scratch))
+    in_memory = Path(tempfile.mkdtemp(prefix="omniq-benchmarks-", dir=MEMORY if MEMORY.is_dir() else scratch))
+    results.mkdir(parents=True, exist_ok=True)
+    file = results / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl"
+    try:
+        with file.open("w", encoding="utf-8") as lines:
+            lines.write(json.dumps({"about": about, "plan": asdict(plan)}) + "\n")
+            one = Run(plan, folder, in_memory, lines)
+            one.take_all(systems, measures)
+    finally:
+        shutil.rmtree(folder)
+        shutil.rmtree(in_memory)
+    return one.record, report.full(one.record, systems, measures, about, one.noises)
+
+
+def main(arguments: Sequence[str]) -> int:
+    known_systems, known_measures = load_all(), all_measures()
+    names = [*known_systems, *known_measures]
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.run", description="Measure OmniQ beside others."
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these: {', '.join(names)}")
+    parser.add_argument("--quick", action="store_true", help="under three minutes, with wider error bars")
+    parser.add_argument("--update-docs", action="store_true", help=f"write the tables into {DOCUMENT.name}")
+    parser.add_argument("--scratch", type=Path, default=DISK, help="a folder on a real disk (%(default)s)")
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.names if name not in names]:
+        parser.error(f"there is no {', '.join(unknown)}; choose from {', '.join(names)}")
+    if not options.scratch.is_dir():
+        parser.error(f"there is no folder {options.scratch}")
+
+    systems = _chosen(known_systems, options.names)
+    measures = list(_chosen(known_measures, options.names).values())
+    chosen = [*(["--quick"] if options.quick else []), *options.names]
+    record, text = run(
+        QUICK if options.quick else FULL, systems, measures, options.scratch, RESULTS,
+        " ".join(["python -m benchmarks.run", *chosen]),
+    )  # fmt: skip
+    print(text)
+    if options.update_docs:
+        report.write_into(DOCUMENT, text)
+    return 1 if record.failures else 0
+
+
+def _chosen(known: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Those that were named, or all where none of this kind was."""
+    named = {name: thing for name, thing in known.items() if name in names}
+    return named or dict(known)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""What the runner must know of a system, and what a system must be able to do.
+
+The runner reads the class attributes in its own process. Everything else happens in a child process, which
+runs in the environment of the system. A file here may therefore import a peer's package only inside its
+methods. Knows the standard library only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+Body = Literal["async", "sync"]
+Face = Literal["blocking", "async", "in-flight", "bulk"]
+
+
+class System(ABC):
+    """Something that keeps tasks, and mostly something that runs them."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    store: ClassVar[str]  # compared with OmniQ on the same store
+    role: ClassVar[Literal["omniq", "peer", "limit"]]
+    promise: ClassVar[str]  # what its figures buy: acknowledgement, results, durability
+    package: ClassVar[str | None] = None  # what must be installed beside us to run it
+    bodies: ClassVar[tuple[Body, ...]] = ()
+    faces: ClassVar[tuple[Face, ...]] = ()
+    imports: ClassVar[tuple[str, ...]] = ()
+    across: ClassVar[bool] = True  # a producer in another process reaches its workers
+    tells_settles: ClassVar[bool] = False  # its worker notes when the store has confirmed an end
+    deep: ClassVar[bool] = False  # measured with a million tasks waiting
+
+    # --- in a child process ----------------------------------------------------------------------
+
+    def open(self, folder: Path, concurrency: int) -> None:
+        """Get ready to produce or to work on the store in `folder`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give everything back."""
+
+    def fill(self, tasks: int, body: Body) -> None:
+        """Let `tasks` tasks wait, by the fastest way there is."""
+        raise NotImplementedError
+
+    def work(self) -> None:
+        """Run tasks, in this process, until SIGTERM."""
+        raise NotImplementedError
+
+    def put(self, enqueued_at: float) -> None:
+        """Enqueue one task through the blocking face."""
+        raise NotImplementedError
+
+    async def aput(self, enqueued_at: float) -> None:
+        """Enqueue one task through the async face."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """Give back what the async face of this event loop uses."""
+
+    def put_many(self, enqueued_at: Sequence[float]) -> None:
+        """Enqueue several tasks with one call."""
+        raise NotImplementedError
+
+
+class Limit(System):
+    """No task queue: what the store itself allows."""
+
+    role = "limit"
+
+    def drain(self, folder: Path, tasks: int, batch: int, limit_s: float) -> tuple[int, float]:
+        """Take and end tasks, `batch` per transaction; how many, and in how many seconds."""
+        raise NotImplementedError
+
+    def insert(self, folder: Path, tasks: int, batch: int, limit_s: float) -> tuple[int, float]:
+        """Store tasks durably, `batch` per transaction; how many, and in how many seconds."""
+        raise NotImplementedError

@@ -1,0 +1,53 @@
+"""flexiq on SQLite, polling as often as it can and claiming a hundred at once: far above its defaults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import marks
+from benchmarks.systems.base import Body, System
+
+THREADS = 8
+
+
+class FlexiqSQLite(System):
+    name = "flexiq-sqlite"
+    title = "flexiq on SQLite"
+    store = "sqlite"
+    role = "peer"
+    promise = "ended after the run, result stored, commits not synced (synchronous=NORMAL)"
+    package = "flexiq"
+    bodies = ("async", "sync")
+    faces = ("blocking", "bulk")
+    imports = ("import flexiq",)
+
+    def open(self, folder: Path, concurrency: int) -> None:
+        os.environ["FLEXIQ_LOG_LEVEL"] = "WARNING"
+        from flexiq import Queue
+
+        self.queue: Any = Queue(
+            db_path=str(folder / "flexiq.db"),
+            workers=THREADS,
+            async_concurrency=concurrency,
+            scheduler_poll_interval_ms=1,
+            scheduler_batch_size=concurrency,
+        )
+        self.tasks: dict[Body, Any] = {
+            "sync": self.queue.task()(marks.mark),
+            "async": self.queue.task()(marks.amark),
+        }
+
+    def fill(self, tasks: int, body: Body) -> None:
+        self.tasks[body].map([(0.0,)] * tasks)
+
+    def work(self) -> None:
+        self.queue.run_worker()
+
+    def put(self, enqueued_at: float) -> None:
+        self.tasks["async"].delay(enqueued_at)
+
+    def put_many(self, enqueued_at: Sequence[float]) -> None:
+        self.tasks["async"].map([(moment,) for moment in enqueued_at])

@@ -1,0 +1,48 @@
+"""huey on SQLite, with one thread: more of them are not faster, since each takes one task per transaction."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from benchmarks import marks
+from benchmarks.systems.base import Body, System
+
+THREADS = 1
+
+
+class HueySQLite(System):
+    name = "huey-sqlite"
+    title = "huey on SQLite"
+    store = "sqlite"
+    role = "peer"
+    promise = "at most once: removed before the run, nothing stored for None, every commit synced to the disk"
+    package = "huey"
+    bodies = ("sync",)
+    faces = ("blocking",)
+    imports = ("import huey",)
+
+    def open(self, folder: Path, concurrency: int) -> None:
+        from huey import SqliteHuey
+
+        logging.disable(logging.INFO)
+        self.huey: Any = SqliteHuey("benchmark", filename=str(folder / "huey.db"), fsync=True)
+        self.task = self.huey.task()(marks.mark)
+
+    def close(self) -> None:
+        self.huey.storage.close()
+
+    def fill(self, tasks: int, body: Body) -> None:
+        # It has no bulk call, so the rows are written as its own enqueue writes them.
+        storage = self.huey.storage
+        rows = [(storage.name, self.huey.serialize_task(self.task.s(0.0)), 0) for _ in range(tasks)]
+        with storage.db(commit=True) as cursor:
+            cursor.executemany("insert into task (queue, data, priority) values (?, ?, ?)", rows)
+
+    def work(self) -> None:
+        consumer = self.huey.create_consumer(workers=THREADS, worker_type="thread", graceful_signal="TERM")
+        consumer.run()
+
+    def put(self, enqueued_at: float) -> None:
+        self.task(enqueued_at)

@@ -1,0 +1,152 @@
+"""The raw limit of the SQLite store: its own statements, back to back, with nothing around them.
+
+The store's rows are run once on a connection that writes down every statement with its values. Then the
+same statements go to a fresh copy of the same file, and only that is timed: no worker, no event loop, no
+thread, no conversion between values and records. What the store asks SQLite to do is all that is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from benchmarks import marks
+from benchmarks.systems.base import Limit
+from omniq import OmniQ
+from omniq.clock import REAL_CLOCK
+from omniq.serializer import MsgpackSerializer
+from omniq.storage import MemoryStorage, SQLiteStorage
+from omniq.storage.batched import DAY_S
+from omniq.storage.sqlite.beside import Beside
+from omniq.storage.sqlite.rows import SQLiteRows
+from omniq.task import Claim, Settlement, StoredTask
+
+Statement = tuple[bool, str, Any]  # many at once, text, values
+Transaction = list[Statement]
+
+
+class RawSQLite(Limit):
+    name = "raw-sqlite"
+    title = "raw limit of SQLite"
+    store = "sqlite"
+    promise = "the store's statements alone, every commit synced to the disk"
+    faces = ("blocking", "in-flight", "bulk")
+
+    def drain(self, folder: Path, tasks: int, batch: int, limit_s: float) -> tuple[int, float]:
+        recorded, replayed = folder / "recorded.db", folder / "replayed.db"
+        with Recording(recorded) as recording:
+            recording.transaction(lambda rows: rows.enqueue_many(_tasks(tasks), "skip"))
+        shutil.copy(recorded, replayed)
+        with Recording(recorded) as recording:
+            ended = _drain(recording, batch)
+        assert ended == tasks
+        transactions, seconds = replay(recording.tape, replayed, limit_s)
+        return min(tasks, (transactions - 1) * batch), seconds  # the first one only claims
+
+    def insert(self, folder: Path, tasks: int, batch: int, limit_s: float) -> tuple[int, float]:
+        recorded, replayed = folder / "recorded.db", folder / "replayed.db"
+        with Recording(recorded):
+            pass
+        shutil.copy(recorded, replayed)
+        waiting = _tasks(tasks)
+        with Recording(recorded) as recording:
+            for first in range(0, tasks, batch):
+                group = waiting[first : first + batch]
+                recording.transaction(lambda rows, group=group: rows.enqueue_many(group, "skip"))
+        transactions, seconds = replay(recording.tape, replayed, limit_s)
+        return min(tasks, transactions * batch), seconds
+
+
+def _tasks(count: int) -> list[StoredTask]:
+    call = OmniQ(MemoryStorage()).task(marks.mark).call
+    return [call(0.0).task for _ in range(count)]
+
+
+def _drain(recording: Recording, batch: int) -> int:
+    """Claim and settle as a worker with `batch` slots does: one transaction settles and claims anew."""
+    result, ended = MsgpackSerializer().dumps(None), 0
+    settlements: list[Settlement] = []
+    while True:
+        claim = Claim("raw", None, batch)
+        _, claimed = recording.transaction(
+            lambda rows, s=settlements, c=claim: rows.exchange(s, c)  # bound now: it runs at once
+        )
+        ended += len(settlements)
+        if not claimed:
+            return ended
+        settlements = [Settlement.success(task, result) for task in claimed]
+
+
+class Tape(sqlite3.Connection):
+    """A connection that remembers what it was told."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.heard: Transaction = []
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        self.heard.append((False, sql, parameters))
+        return super().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
+        values = list(parameters)
+        self.heard.append((True, sql, values))
+        return super().executemany(sql, values)
+
+
+class Recording:
+    """The rows of one file, working, while every transaction is written down. Nothing here is timed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tape: list[Transaction] = []
+
+    def __enter__(self) -> Recording:
+        asyncio.run(_make(self.path))
+        self._conn = sqlite3.connect(self.path, isolation_level=None, factory=Tape)
+        self._conn.execute("PRAGMA synchronous = OFF")
+        self._beside = Beside(self.path)
+        [boot] = self._conn.execute("SELECT max(boot) FROM omniq_boot").fetchone()
+        self._rows = SQLiteRows(self._conn, REAL_CLOCK, self._beside, boot)
+        self._rows.result_ttl_s = self._rows.failed_ttl_s = DAY_S
+        return self
+
+    def transaction(self, work: Callable[[SQLiteRows], Any]) -> Any:
+        self._conn.heard = []
+        self._conn.execute("BEGIN IMMEDIATE")
+        answer = work(self._rows)
+        self._conn.execute("COMMIT")
+        self.tape.append(self._conn.heard)
+        return answer
+
+    def __exit__(self, *exc: object) -> None:
+        self._conn.close()  # the last connection moves the log into the file
+        self._beside.close()
+
+
+async def _make(path: Path) -> None:
+    """The file with its schema, made by the store itself."""
+    async with SQLiteStorage(path):
+        pass
+
+
+def replay(tape: list[Transaction], path: Path, limit_s: float) -> tuple[int, float]:
+    """Say the same to another file; how many transactions, and in how many seconds."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as conn:
+        conn.execute("PRAGMA synchronous = FULL")
+        # Alone on the file, SQLite itself may move its log now and then, as it does by default.
+        done, start = 0, time.perf_counter()
+        while done < len(tape) and time.perf_counter() - start < limit_s:
+            for many, sql, values in tape[done]:
+                if many:
+                    conn.executemany(sql, values)
+                else:
+                    conn.execute(sql, values).fetchall()
+            done += 1
+        return done, time.perf_counter() - start

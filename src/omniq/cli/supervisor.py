@@ -1,0 +1,218 @@
+"""The small process above the worker processes: it starts, watches, replaces and stops them.
+
+It knows no task and imports nothing of the application. It renews the leases of its children, so that a
+body that holds the interpreter for minutes loses nothing, and takes back at once what a dead one held.
+
+    supervisor ─┬─ child: its own session, its own connections
+                ├─ child
+                └─ the store: renew(child), release(child)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from loguru import logger
+
+from omniq.cli import log
+from omniq.cli.aftermath import give_back, release
+from omniq.cli.process import Child
+from omniq.cli.renewal import keep_renewing
+from omniq.cli.wire import Beat, Found, Plan, Ready, Refused
+from omniq.errors import OmniqError
+from omniq.loopthread import new_event_loop
+from omniq.storage.base import BaseStorage
+from omniq.storage.url import open_storage
+
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 30.0
+# A child that lived this long has worked: the next pause is the shortest again.
+SOON_S: Final = 10.0
+# After the grace time: how long bodies may take to notice that they were cancelled, and the rest.
+KILL_AFTER_S: Final = 3.0
+# At the end nobody waits longer than this for a store that is away.
+LAST_WORD_S: Final = 1.0
+TAKE_BACK_EVERY_S: Final = 0.2
+
+
+def supervise(plan: Plan) -> Refused | None:
+    """Until told to stop. What is returned says why it could not even begin."""
+    log.configure(plan.log_level, debug=plan.debug)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(Supervisor(plan).run())
+
+
+class Supervisor:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._children: set[Child] = set()
+        self._stores: dict[str, BaseStorage] = {}
+        self._stopping = asyncio.Event()
+        self._at_once = False
+        self._kill_at: float | None = None
+        self._refusal: Refused | None = None
+
+    async def run(self) -> Refused | None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        renewing = asyncio.create_task(keep_renewing(self._supervised, self._plan.lease))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._plan.processes):
+                    group.create_task(self._keep_one_running())
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+            await self._close_stores()
+        return self._refusal
+
+    def _supervised(self) -> Iterator[tuple[BaseStorage, str]]:
+        return ((c.storage, c.identity) for c in self._children if c.storage is not None and c.ready)
+
+    # --- stopping --------------------------------------------------------------------------------
+
+    def _on_signal(self) -> None:
+        if self._stopping.is_set() and not self._at_once:
+            logger.info("giving everything back at once")
+            self._stop(at_once=True)
+        elif not self._stopping.is_set():
+            logger.info(
+                "stopping: what runs has {grace:g} s to end; signal again to give it back at once",
+                grace=self._plan.grace,
+            )
+            self._stop(at_once=False)
+
+    def _stop(self, *, at_once: bool) -> None:
+        self._at_once = at_once
+        self._kill_at = time.monotonic() + (0 if at_once else self._plan.grace) + KILL_AFTER_S
+        self._stopping.set()
+        for child in self._children:
+            child.stop(now=at_once)
+
+    # --- one place -------------------------------------------------------------------------------
+
+    async def _keep_one_running(self) -> None:
+        """A child, and after its death another one, with growing pauses while they die soon."""
+        pause_s = FIRST_PAUSE_S
+        while not self._stopping.is_set():
+            try:
+                child = await Child.spawn(self._plan)
+            except OSError as exc:
+                logger.error("cannot start a worker process: {}", exc)
+                lived_s = 0.0
+            else:
+                await self._see_through(child, pause_s)
+                lived_s = child.lived_s
+            if not self._stopping.is_set():
+                await self._sleep(pause_s)
+                pause_s = FIRST_PAUSE_S if lived_s >= SOON_S else min(pause_s * 2, LONGEST_PAUSE_S)
+
+    async def _see_through(self, child: Child, pause_s: float) -> None:
+        """From its first word to what it leaves behind."""
+        self._children.add(child)
+        if self._stopping.is_set():
+            child.stop(now=self._at_once)
+        listening = asyncio.create_task(self._listen(child))
+        try:
+            await self._watch(child)
+            # What it said last is still on the line, and that may be why it ended.
+            await asyncio.wait([listening], timeout=LAST_WORD_S)
+        finally:
+            listening.cancel()
+            self._children.discard(child)
+            await child.link.close()
+        if not self._stopping.is_set():
+            logger.warning(
+                "worker process {pid} ended: {how}; another one starts in {pause:.1f} s",
+                pid=child.pid,
+                how=child.how_it_ended(),
+                pause=pause_s,
+            )
+        await self._take_back(child)
+
+    async def _listen(self, child: Child) -> None:
+        while (report := await child.link.receive()) is not None:
+            match report:
+                case Beat():
+                    child.quiet_s = 0.0
+                case Ready():
+                    child.ready = True
+                case Found(url):
+                    child.storage = self._store(url)
+                case Refused():
+                    self._refusal = self._refusal or report
+                    self._stop(at_once=False)
+
+    def _store(self, url: str | None) -> BaseStorage | None:
+        if url is not None and url not in self._stores:
+            self._stores[url] = open_storage(url)
+        return None if url is None else self._stores[url]
+
+    async def _watch(self, child: Child) -> None:
+        """Until the process has ended; kill it if its loop stands still, or if it does not stop."""
+        ended = asyncio.create_task(child.process.wait())
+        tick_s = self._plan.beat_every_s
+        try:
+            while not ended.done():
+                until_kill_s = tick_s if self._kill_at is None else self._kill_at - time.monotonic()
+                await asyncio.wait([ended], timeout=max(0.01, min(tick_s, until_kill_s)))
+                # Counted in ticks of this loop: time in which we stood still ourselves counts for nobody.
+                child.quiet_s += tick_s
+                if not ended.done():
+                    self._kill_if_hopeless(child)
+        finally:
+            ended.cancel()
+
+    def _kill_if_hopeless(self, child: Child) -> None:
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            logger.error("worker process {} does not stop; killing it", child.pid)
+            child.kill()
+        elif child.quiet_s >= self._plan.stall_limit:
+            logger.error(
+                "worker process {pid} has not moved for {limit:g} s; killing it",
+                pid=child.pid,
+                limit=self._plan.stall_limit,
+            )
+            child.kill()
+
+    async def _take_back(self, child: Child) -> None:
+        """Nothing waits for a lease: this process is certainly gone."""
+        if child.storage is None or not child.ready:
+            return
+        stopped_by_us = child.killed and self._stopping.is_set()
+        give_up_at = time.monotonic() + self._plan.lease  # by then others have taken it back
+        while time.monotonic() < give_up_at:
+            try:
+                async with asyncio.timeout(LAST_WORD_S if self._stopping.is_set() else None):
+                    tasks = await (give_back if stopped_by_us else release)(child.storage, child.identity)
+            except (OmniqError, TimeoutError) as exc:
+                logger.error("cannot take back the tasks of {}: {!r}", child.identity, exc)
+                if self._stopping.is_set():
+                    return
+                await self._sleep(TAKE_BACK_EVERY_S)
+            else:
+                if tasks:
+                    logger.warning("took back {} tasks of worker process {}", tasks, child.pid)
+                return
+
+    async def _sleep(self, pause_s: float) -> None:
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    async def _close_stores(self) -> None:
+        closing = [asyncio.create_task(storage.close()) for storage in self._stores.values()]
+        if closing:
+            await asyncio.wait(closing, timeout=LAST_WORD_S)
+
+
+if sys.platform == "win32":  # no sessions, no socket pairs to inherit
+    raise ImportError("omniq worker needs a POSIX system; embed AsyncWorkerPool on Windows")

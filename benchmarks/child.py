@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.systems import load
-from benchmarks.systems.base import Body, Face, Limit, System
-
-Rate = dict[str, float]
+from benchmarks.systems.base import Body, Face, Limit, Reached, System
 
 
 def fill(system: System, *, tasks: int, body: Body) -> None:
@@ -34,10 +32,12 @@ def work(system: System, *, tasks: int, body: Body) -> None:
     system.work()
 
 
-def produce(system: System, *, face: Face, tasks: int, limit_s: float, width: int, bulk: int) -> Rate:
+def produce(
+    system: System, *, face: Face, tasks: int, limit_s: float, width: int, bulk: int
+) -> dict[str, Any]:
     """Enqueue until there are `tasks`, or until the time is over."""
-    end_at = time.perf_counter() + limit_s
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), time.process_time()
+    end_at = start + limit_s
     match face:
         case "blocking":
             done = _one_by_one(system, tasks, end_at)
@@ -47,7 +47,7 @@ def produce(system: System, *, face: Face, tasks: int, limit_s: float, width: in
             done = asyncio.run(_side_by_side(system, tasks, end_at, 1))
         case "in-flight":
             done = asyncio.run(_side_by_side(system, tasks, end_at, width))
-    return {"done": done, "seconds": time.perf_counter() - start}
+    return Reached(done, time.perf_counter() - start, time.process_time() - cpu_start)._asdict()
 
 
 def _one_by_one(system: System, tasks: int, end_at: float) -> int:
@@ -91,16 +91,14 @@ def pace(system: System, *, tasks: int, gap_s: float) -> None:
         time.sleep(max(0.0, next_at - time.perf_counter()))
 
 
-def drain(system: System, *, folder: str, tasks: int, batch: int, limit_s: float) -> Rate:
+def drain(system: System, *, folder: str, tasks: int, batch: int, limit_s: float) -> dict[str, Any]:
     assert isinstance(system, Limit)
-    done, seconds = system.drain(Path(folder), tasks, batch, limit_s)
-    return {"done": done, "seconds": seconds}
+    return system.drain(Path(folder), tasks, batch, limit_s)._asdict()
 
 
-def insert(system: System, *, folder: str, tasks: int, batch: int, limit_s: float) -> Rate:
+def insert(system: System, *, folder: str, tasks: int, batch: int, limit_s: float) -> dict[str, Any]:
     assert isinstance(system, Limit)
-    done, seconds = system.insert(Path(folder), tasks, batch, limit_s)
-    return {"done": done, "seconds": seconds}
+    return system.insert(Path(folder), tasks, batch, limit_s)._asdict()
 
 
 QUEUE_VERBS: dict[str, Callable[..., Any]] = {"fill": fill, "work": work, "produce": produce, "pace": pace}

@@ -183,13 +183,26 @@ def raw_rate(
     answer = bench.ask(
         limit, verb, folder, ANSWER_LIMIT_S + limit_s, tasks=tasks, batch=batch, limit_s=limit_s
     )
-    return {"tasks": answer["done"], "per_s": answer["done"] / answer["seconds"]}
+    return rates(answer)
+
+
+def rates(reached: dict[str, float]) -> Values:
+    tasks = reached["tasks"]
+    return {
+        "tasks": tasks,
+        "per_s": tasks / reached["seconds"],
+        "cpu_us": 1e6 * reached["cpu_s"] / tasks,
+    }
 
 
 class Enqueue(Measure):
     name = "enqueue"
     title = "Enqueue: one producer process, nobody works"
-    metrics = (Metric("per_s", "tasks/s", compared=True), Metric("tasks", "tasks"))
+    metrics = (
+        Metric("per_s", "tasks/s", compared=True),
+        Metric("cpu_us", "CPU µs/task"),
+        Metric("tasks", "tasks"),
+    )
 
     def variants(self, system: System, plan: Plan) -> tuple[str, ...]:
         return system.faces
@@ -208,7 +221,7 @@ class Enqueue(Measure):
                 system, "produce", folder, ANSWER_LIMIT_S + plan.enqueue_s,
                 face=variant, tasks=tasks, limit_s=plan.enqueue_s, width=plan.concurrency, bulk=plan.bulk,
             )  # fmt: skip
-        return {"tasks": answer["done"], "per_s": answer["done"] / answer["seconds"]}
+        return rates(answer)
 
 
 class Latency(Measure):

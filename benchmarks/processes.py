@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 from benchmarks.marks import FOLDER_VARIABLE
 
 ROOT = Path(__file__).parents[1]
-STOP_GRACE_S = 5.0
+STOP_GRACE_S = 3.0
 LOG_TAIL_CHARS = 600
 
 

@@ -6,6 +6,7 @@ Where the application keeps its data in the same SQLite file, `conn=` puts the t
 own transaction. No worker sees it before the commit, and after a rollback it never existed.
 """
 
+import asyncio
 import sqlite3
 import tempfile
 from contextlib import closing
@@ -29,6 +30,12 @@ def confirm(order: int) -> str:
     return f"order {order} of {customer} is confirmed"
 
 
+async def migrate() -> None:
+    """OmniQ's own tables, made before the first transaction, where you also make yours."""
+    async with q.storage().clone() as storage:
+        await storage.migrate()
+
+
 def place_order(conn: sqlite3.Connection, customer: str, *, card_is_good: bool) -> str:
     """Insert the order, enqueue its confirmation, then find out whether the card is good."""
     with conn:  # commits at the end, rolls back when something is raised
@@ -40,6 +47,7 @@ def place_order(conn: sqlite3.Connection, customer: str, *, card_is_good: bool) 
 
 
 def main() -> None:
+    asyncio.run(migrate())
     with closing(sqlite3.connect(path)) as conn:
         conn.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT NOT NULL)")
         task_id = place_order(conn, "ann", card_is_good=True)

@@ -24,4 +24,4 @@ def load_all() -> dict[str, System]:
     names = [module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)]
     systems = [load(name) for name in names if name != "base"]
     order = ("omniq", "limit", "peer")
-    return {s.name: s for s in sorted(systems, key=lambda s: (order.index(s.role), -len(s.store), s.name))}
+    return {s.name: s for s in sorted(systems, key=lambda s: (order.index(s.role), s.name))}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 Body = Literal["async", "sync"]
 Face = Literal["blocking", "async", "in-flight", "bulk"]
@@ -65,15 +65,23 @@ class System(ABC):
         raise NotImplementedError
 
 
+class Reached(NamedTuple):
+    """How many tasks, in how many seconds, with how many seconds of CPU."""
+
+    tasks: int
+    seconds: float
+    cpu_s: float
+
+
 class Limit(System):
     """No task queue: what the store itself allows."""
 
     role = "limit"
 
-    def drain(self, folder: Path, tasks: int, batch: int, limit_s: float) -> tuple[int, float]:
-        """Take and end tasks, `batch` per transaction; how many, and in how many seconds."""
+    def drain(self, folder: Path, tasks: int, batch: int, limit_s: float) -> Reached:
+        """Take and end tasks, `batch` per transaction."""
         raise NotImplementedError
 
-    def insert(self, folder: Path, tasks: int, batch: int, limit_s: float) -> tuple[int, float]:
-        """Store tasks durably, `batch` per transaction; how many, and in how many seconds."""
+    def insert(self, folder: Path, tasks: int, batch: int, limit_s: float) -> Reached:
+        """Store tasks durably, `batch` per transaction."""
         raise NotImplementedError

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import marks
-from benchmarks.systems.base import Limit
+from benchmarks.systems.base import Limit, Reached
 from omniq import OmniQ
 from omniq.clock import REAL_CLOCK
 from omniq.serializer import MsgpackSerializer
@@ -38,7 +38,7 @@ class RawSQLite(Limit):
     promise = "the store's statements alone, every commit synced to the disk"
     faces = ("blocking", "in-flight", "bulk")
 
-    def drain(self, folder: Path, tasks: int, batch: int, limit_s: float) -> tuple[int, float]:
+    def drain(self, folder: Path, tasks: int, batch: int, limit_s: float) -> Reached:
         recorded, replayed = folder / "recorded.db", folder / "replayed.db"
         with Recording(recorded) as recording:
             recording.transaction(lambda rows: rows.enqueue_many(_tasks(tasks), "skip"))
@@ -46,10 +46,10 @@ class RawSQLite(Limit):
         with Recording(recorded) as recording:
             ended = _drain(recording, batch)
         assert ended == tasks
-        transactions, seconds = replay(recording.tape, replayed, limit_s)
-        return min(tasks, (transactions - 1) * batch), seconds  # the first one only claims
+        transactions, seconds, cpu_s = replay(recording.tape, replayed, limit_s)
+        return Reached(min(tasks, (transactions - 1) * batch), seconds, cpu_s)  # the first one only claims
 
-    def insert(self, folder: Path, tasks: int, batch: int, limit_s: float) -> tuple[int, float]:
+    def insert(self, folder: Path, tasks: int, batch: int, limit_s: float) -> Reached:
         recorded, replayed = folder / "recorded.db", folder / "replayed.db"
         with Recording(recorded):
             pass
@@ -59,8 +59,8 @@ class RawSQLite(Limit):
             for first in range(0, tasks, batch):
                 group = waiting[first : first + batch]
                 recording.transaction(lambda rows, group=group: rows.enqueue_many(group, "skip"))
-        transactions, seconds = replay(recording.tape, replayed, limit_s)
-        return min(tasks, transactions * batch), seconds
+        transactions, seconds, cpu_s = replay(recording.tape, replayed, limit_s)
+        return Reached(min(tasks, transactions * batch), seconds, cpu_s)
 
 
 def _tasks(count: int) -> list[StoredTask]:
@@ -136,12 +136,12 @@ async def _make(path: Path) -> None:
         pass
 
 
-def replay(tape: list[Transaction], path: Path, limit_s: float) -> tuple[int, float]:
-    """Say the same to another file; how many transactions, and in how many seconds."""
+def replay(tape: list[Transaction], path: Path, limit_s: float) -> tuple[int, float, float]:
+    """Say the same to another file; how many transactions, in how many seconds, and seconds of CPU."""
     with closing(sqlite3.connect(path, isolation_level=None)) as conn:
         conn.execute("PRAGMA synchronous = FULL")
         # Alone on the file, SQLite itself may move its log now and then, as it does by default.
-        done, start = 0, time.perf_counter()
+        done, start, cpu_start = 0, time.perf_counter(), time.process_time()
         while done < len(tape) and time.perf_counter() - start < limit_s:
             for many, sql, values in tape[done]:
                 if many:
@@ -149,4 +149,4 @@ def replay(tape: list[Transaction], path: Path, limit_s: float) -> tuple[int, fl
                 else:
                     conn.execute(sql, values).fetchall()
             done += 1
-        return done, time.perf_counter() - start
+        return done, time.perf_counter() - start, time.process_time() - cpu_start

@@ -35,7 +35,7 @@ from omniq.errors import (
 
 if TYPE_CHECKING:
     from omniq.app import OmniQ, TaskFunction, TaskHandle
-    from omniq.context import Context, context
+    from omniq.running import Context, context
     from omniq.task import Task, TaskError, TaskResult, TaskStatus
     from omniq.worker import AsyncWorkerPool, Worker, WorkerPool
 
@@ -43,7 +43,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AsyncWorkerPool": "omniq.worker",
-    "Context": "omniq.context",
+    "Context": "omniq.running",
+    "context": "omniq.running",
     "OmniQ": "omniq.app",
     "Task": "omniq.task",
     "TaskError": "omniq.task",

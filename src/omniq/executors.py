@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Literal, cast
 
 from omniq.clock import Bell, Clock
-from omniq.context import Context, current
+from omniq.running import Context, current
 from omniq.errors import GiveUp, OmniqError, PayloadTooLarge, Retry, Snooze, UnserializableArgument
 from omniq.registry import Runnable
 from omniq.serializer import Serializer

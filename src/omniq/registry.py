@@ -127,7 +127,7 @@ def _context_parameter(func: Function) -> tuple[str | None, int | None]:
             if isinstance(note, str)
             else f"{getattr(note, '__module__', '')}.{getattr(note, '__qualname__', '')}"
         )
-        if name in ("Context", "omniq.Context", "omniq.context.Context"):
+        if name in ("Context", "omniq.Context", "omniq.running.Context"):
             positional = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
             return parameter.name, index if positional else None
     return None, None

@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 from loguru import logger
 
 from omniq.clock import REAL_CLOCK, Clock, wait_for_event
-from omniq.context import Context
+from omniq.running import Context
 from omniq.errors import (
     CorruptRecord,
     InvalidOption,
@@ -165,6 +165,8 @@ class AsyncWorkerPool:
         self._opened_storage = not self.storage.is_open
         try:
             await self.storage.open()
+            # Known to be alive before it holds anything, so that its death is noticed at once.
+            await self.storage.beat(self.info())
         except StoreUnavailable as exc:
             logger.warning("the store is away, will try again: {}", exc)
         await self._start_upkeep()

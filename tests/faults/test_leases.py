@@ -1,7 +1,9 @@
 """F2, F3, F15, F16: long runs, stopped processes, a blocked loop, threads that never return."""
 
+import contextlib
 import os
 import signal
+import sqlite3
 import time
 from pathlib import Path
 
@@ -51,6 +53,21 @@ async def test_f2_a_run_of_ten_seconds_is_one_run(field: Field) -> None:
 # --- F3 -------------------------------------------------------------------------------------------
 
 
+async def stopped_between_writes(worker: Child, database: Path) -> bool:
+    """Stop it, unless that was in the middle of a write: then nobody could write until it goes on."""
+    worker.signal(signal.SIGSTOP)
+    while Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        pass
+    with contextlib.closing(sqlite3.connect(database, timeout=0, isolation_level=None)) as conn:
+        try:
+            conn.execute("BEGIN IMMEDIATE")
+            conn.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            worker.signal(signal.SIGCONT)
+            return False
+    return True
+
+
 class Zombie:
     """Worker A is stopped with a task in its hands; worker B takes it over; A wakes up and goes on."""
 
@@ -63,7 +80,7 @@ class Zombie:
         self.task_id = await self.field.enqueue(storage, self.body, str(self.go), max_retries=0)
         self.a = self.field.worker(lease=self.lease_s, name="A")
         await begun(self.field, self.task_id, self.a)
-        self.a.signal(signal.SIGSTOP)
+        await eventually(lambda: stopped_between_writes(self.a, self.field.database))
         stopped_at = time.monotonic()
         self.b = self.field.worker(lease=self.lease_s, name="B")
         await begun(self.field, self.task_id, self.b)

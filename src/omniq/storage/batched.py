@@ -33,6 +33,7 @@ from omniq.task import (
     func_path,
     moment,
     new_id,
+    shown,
 )
 
 MAX_PAYLOAD_BYTES: Final = 1 << 20
@@ -107,7 +108,7 @@ class BatchedStorage(BaseStorage):
     ) -> str:
         """One task. Where a living task holds its unique key, the id is that task's."""
         [enqueued] = await self.enqueue_many([task], conn=conn, on_conflict=on_conflict)
-        return enqueued
+        return str(enqueued)
 
     async def dequeue(self, now: datetime | None = None, *, lease: float = 30.0) -> Task | None:
         claims = await self.claim(self._dequeuer, None, 1, lease)
@@ -173,8 +174,10 @@ class BatchedStorage(BaseStorage):
             if task.func_path:
                 func_path(task.func_path)
             stored = task if task.epoch == 0 and task.seq == 0 else self._anew(task, task.payload)
-        else:
+        elif isinstance(task, Task):
             stored = self._anew(task, self.serializer.dump_call(None, task.args, task.kwargs))
+        else:
+            raise InvalidOption(f"enqueue takes a Task, such as Task('myapp.jobs.resize'), not {shown(task)}")
         if len(stored.payload) > self.max_payload:
             raise PayloadTooLarge(
                 f"the arguments of {stored.func_path} take {len(stored.payload):,} bytes, more than "

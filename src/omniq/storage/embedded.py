@@ -281,6 +281,7 @@ class EmbeddedStorage(BatchedStorage):
 
     async def wait_result(self, task_id: str, timeout: float | None = None) -> TaskResult | None:
         await self.open()
+        task_id = str(task_id)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._awaited.setdefault(task_id, []).append(ended)
         try:
@@ -293,7 +294,10 @@ class EmbeddedStorage(BatchedStorage):
             await asyncio.wait((ended,))
             if bell is not None:
                 bell.cancel()
-            return None if ended.cancelled() else await self._result_or_unknown(task_id)
+            if ended.cancelled():
+                return None
+            ended.result()
+            return await self._result_or_unknown(task_id)
         finally:
             self._forget(task_id, ended)
 
@@ -321,7 +325,15 @@ class EmbeddedStorage(BatchedStorage):
                 self._tell_ended(await self._read(partial(_ended, ids)))
             except StoreUnavailable as exc:
                 logger.warning("cannot look for results: {}", exc)
+            except Exception as exc:
+                self._tell_broken(ids, exc)
             await wait_for_event(self.clock, rung, RESULT_POLL_S)
+
+    def _tell_broken(self, ids: Sequence[str], exc: Exception) -> None:
+        for task_id in ids:
+            for ended in self._awaited.pop(task_id, []):
+                if not ended.done():
+                    ended.set_exception(exc)
 
     def _tell_ended(self, ids: set[str]) -> None:
         for task_id in ids:

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from omniq.errors import Conflict, DuplicateTask, IdConflict
+from loguru import logger
+
+from omniq.errors import Conflict, CorruptRecord, DuplicateTask, IdConflict
 from omniq.logic import lifecycle
 from omniq.logic.lifecycle import Change
 from omniq.storage.batched import unknown
@@ -204,8 +206,16 @@ class Rows(ABC):
         self, settlements: Sequence[Settlement], claim: Claim | None
     ) -> tuple[list[Answer], list[StoredTask]]:
         now = self.now()
-        answers = [self.settle_one(settlement, now) for settlement in settlements]
+        answers = [self._settle_readable(settlement, now) for settlement in settlements]
         return answers, [] if claim is None else self.hand_out(claim, now)
+
+    def _settle_readable(self, settlement: Settlement, now: datetime) -> Answer:
+        """One row that cannot be read must not undo its neighbours."""
+        try:
+            return self.settle_one(settlement, now)
+        except CorruptRecord as corrupt:
+            logger.error("cannot settle: {}", corrupt)
+            return Answer.STALE
 
     def settle_one(self, settlement: Settlement, now: datetime) -> Answer:
         """T4 to T7, T12: fenced by the epoch."""

@@ -21,7 +21,7 @@ from omniq.storage.rows import Rows
 from omniq.storage.sqlite.beside import Ear, Kind
 from omniq.storage.sqlite.engine import Durability, Engine, Job, explained
 from omniq.storage.sqlite.rows import SQLiteRows
-from omniq.task import Answer, Claim, Enqueued, OnConflict, Settlement, StoredTask, shown
+from omniq.task import Answer, Claim, Enqueued, OnConflict, Settlement, StoredTask, count, shown
 
 T = TypeVar("T")
 # Where no socket can be made: how often to look whether the file has changed.
@@ -148,6 +148,7 @@ class SQLiteStorage(EmbeddedStorage):
 
     async def lapse(self, limit: int = 100) -> int:
         """Takes the write lock only when there is something to do: this is asked often."""
+        count(limit, "limit", least=1)
         if not await self._look(_anything_over):
             return 0
         return await super().lapse(limit)

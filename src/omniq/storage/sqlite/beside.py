@@ -29,6 +29,7 @@ from loguru import logger
 
 Kind = Literal["due", "result"]
 MAX_SOCKET_PATH: Final = 100
+FOLDER_TICK_NS: Final = 100_000_000
 TURN_TIMEOUT_S: Final = 1.0
 FIRST_TURN_PAUSE_S: Final = 0.00005
 LONGEST_TURN_PAUSE_S: Final = 0.001
@@ -200,10 +201,13 @@ class Beside:
         """The sockets in the folder; read again only when the folder has changed."""
         assert self._folder_fd is not None
         changed = os.fstat(self._folder_fd).st_mtime_ns
-        if changed != self._seen[0]:
-            names = tuple(n for n in os.listdir(self._folder_fd) if n.endswith((".due", ".result")))
-            self._seen = (changed, names)
-        return self._seen[1]
+        if changed == self._seen[0]:
+            return self._seen[1]
+        names = tuple(n for n in os.listdir(self._folder_fd) if n.endswith((".due", ".result")))
+        # A socket made in the same tick of the file system's clock would not change it: look again then.
+        settled = time.time_ns() - changed > FOLDER_TICK_NS
+        self._seen = (changed if settled else -1, names)
+        return names
 
 
 class Ear:

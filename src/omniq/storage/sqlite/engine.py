@@ -93,11 +93,15 @@ class Engine:
         self.beside = Beside(path)
         self._writes: SimpleQueue[Job | None] = SimpleQueue()
         self._reads: SimpleQueue[Job | None] = SimpleQueue()
-        with translated(path):
-            self._writer = self._connect()
-            self._reader = self._connect()
-            self._checkpointer = self._connect()
-            boot = prepare_schema(self._writer, self.beside.turn())
+        try:
+            with translated(path):
+                self._writer = self._connect()
+                boot = prepare_schema(self._writer, self.beside.turn())
+                self._reader = self._connect()
+                self._checkpointer = self._connect()
+        except BaseException:
+            self.beside.close()
+            raise
         self._write_rows = SQLiteRows(self._writer, clock, self.beside, boot)
         self._read_rows = SQLiteRows(self._reader, clock, self.beside, boot)
         self.boot = boot
@@ -379,7 +383,10 @@ def explained(exc: sqlite3.Error, path: Path) -> OmniqError:
     if "malformed" in text or "corrupt" in text:
         return CorruptRecord(f"{path} is damaged ({text}); restore a copy, or try sqlite3's .recover")
     if "locked" in text or "busy" in text:
-        return StoreUnavailable(f"{path} was locked by another connection for {BUSY_TIMEOUT_S:g} s")
+        return StoreUnavailable(
+            f"{path} is locked by another connection; if that is the caller's own transaction, "
+            "open the storage before it begins"
+        )
     return StoreUnavailable(f"{path}: {text}")
 
 

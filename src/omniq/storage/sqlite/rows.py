@@ -444,11 +444,13 @@ class SQLiteRows(Rows):
         now = micros(self.now())
         if self._one("SELECT 1 FROM omniq_task WHERE status = 0 AND expires_at <= ? LIMIT 1", (now,)):
             return True
+        if self._dead():
+            return True
         return any(True for _ in self._over_seqs(1))
 
     def lapse(self, limit: int) -> int:
         """As everywhere; and who is dead and holds nothing any more is forgotten."""
-        dead = [owner for owner in self._owners() if self.beside.is_dead(owner)]
+        dead = self._dead()
         ended = super().lapse(limit)
         for owner in dead:
             if not self._one("SELECT 1 FROM omniq_task WHERE status = 1 AND owner = ? LIMIT 1", (owner,)):
@@ -468,7 +470,7 @@ class SQLiteRows(Rows):
     def _over_seqs(self, limit: int) -> Iterator[int]:
         """Whose lease is over by this machine's clock, and what belongs to the dead."""
         now = round(self.clock.monotonic() * 1_000_000)
-        dead = [owner for owner in self._owners() if self.beside.is_dead(owner)]
+        dead = self._dead()
         marks = ", ".join("?" * len(dead))
         yield from (
             seq
@@ -488,6 +490,11 @@ class SQLiteRows(Rows):
                         (owner, self.boot, limit),
                     ).fetchall()
                 )
+
+    def _dead(self) -> list[str]:
+        """Workers whose lock file nobody holds: those with tasks, and those that died idle."""
+        known = [worker for (worker,) in self.conn.execute("SELECT id FROM omniq_worker")]
+        return [name for name in dict.fromkeys((*self._owners(), *known)) if self.beside.is_dead(name)]
 
     def _owners(self) -> list[str]:
         return [
@@ -537,9 +544,8 @@ class SQLiteRows(Rows):
         ]
 
     def prunable(self, limit: int, now: datetime) -> list[StoredTask]:
-        return self._tasks(
-            "WHERE status >= 2 AND prune_at <= ? ORDER BY prune_at LIMIT ?", (micros(now), limit)
-        )
+        ended = "WHERE status >= 2 AND prune_at <= ? ORDER BY prune_at LIMIT ?"
+        return self._tasks(ended, (micros(now), limit))
 
     def paused(self) -> set[str]:
         return {queue for (queue,) in self.conn.execute("SELECT queue FROM omniq_paused")}
@@ -589,7 +595,7 @@ class SQLiteRows(Rows):
         )
 
     def ended(self, ids: Sequence[str]) -> set[str]:
-        wanted = _json.encode(list(ids)).decode()
+        wanted = _json.encode([str(one) for one in ids]).decode()
         waiting = self.conn.execute(
             "SELECT id FROM omniq_task WHERE id IN (SELECT value FROM json_each(?)) AND result_status IS NULL",
             (wanted,),

@@ -1,0 +1,50 @@
+"""From `--url`, or what is configured, to a store that exists; no application is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import click
+
+from omniq.cli.errors import CommandFailed
+from omniq.cli.group import debugging
+from omniq.storage.base import BaseStorage
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def url_option(command: F) -> F:
+    return click.option(
+        "--url", metavar="URL", help="The store; without it OMNIQ_URL, or what the project configures."
+    )(command)
+
+
+def with_store(url: str | None, work: Callable[[BaseStorage], Coroutine[Any, Any, T]]) -> T:
+    """Do `work` with the store behind `url`, and close it again."""
+    from omniq.cli import log
+
+    log.configure("warning", debug=debugging())
+    return asyncio.run(_work_with(find_store(url), work))
+
+
+async def _work_with(storage: BaseStorage, work: Callable[[BaseStorage], Coroutine[Any, Any, T]]) -> T:
+    async with storage:
+        return await work(storage)
+
+
+def find_store(url: str | None) -> BaseStorage:
+    """The store, not opened yet. One that is not there is not made: that would hide a mistyped path."""
+    from omniq.config import configured_url, default_file
+    from omniq.storage.memory import MemoryStorage
+    from omniq.storage.sqlite import SQLiteStorage
+    from omniq.storage.url import open_storage
+
+    storage = open_storage(url or configured_url() or f"sqlite:///{default_file()}")
+    if isinstance(storage, MemoryStorage):
+        raise CommandFailed("a memory:// store lives inside its application; from here nobody can see it")
+    if isinstance(storage, SQLiteStorage) and not storage.path.exists():
+        raise CommandFailed(f"there is no store at {storage.path}; name yours with --url, or set OMNIQ_URL")
+    return storage

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Plan:
+    total_s: float = 3600.0  # rounds that would begin later than this are left out, except the first
     rounds: int = 5
     live_rounds: int = 3  # of latency and idling, which take their time
     concurrency: int = 100
@@ -28,6 +29,7 @@ class Plan:
 
 FULL = Plan()
 QUICK = Plan(
+    total_s=150.0,
     rounds=3,
     live_rounds=1,
     drain_tasks=5_000,

@@ -1,7 +1,7 @@
 """Runs the benchmarks: `python -m benchmarks.run [--quick] [--update-docs] [--scratch DIR] [NAME ...]`.
 
-A name is a system (`omniq-sqlite`), a measure (`drain`), or several of both. Within a measure the systems
-take turns, A B C A B C, so that whatever else the machine does meets all of them.
+A name is a system (`omniq-sqlite`), a measure (`drain`), or several of both. In every round all systems take
+their turn, A B C A B C, so that whatever else the machine does meets all of them.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Run:
         self.bench = Bench(plan, scratch, Marks(marks), self._python_of)
         self.record = Record()
         self.noises: list[Noise] = []
+        self.cut: str | None = None
         self._results = results
         self._pythons: dict[str, Path] = {}
         self._started = time.monotonic()
@@ -48,6 +49,9 @@ class Run:
     def take_all(self, systems: Mapping[str, System], measures: Sequence[Measure]) -> None:
         schedule = list(self._schedule(systems, measures))
         for turn, (measure, case, round_) in enumerate(schedule, 1):
+            if round_ and time.monotonic() - self._started > self.bench.plan.total_s:
+                self.cut = f"the time was over after {turn - 1} of {len(schedule)} samples"
+                break
             if all(failure.case != case for failure in self.record.failures):
                 self._take(measure, systems[case.system], case, round_, f"{turn}/{len(schedule)}")
         for measure in measures:
@@ -57,8 +61,8 @@ class Run:
         self, systems: Mapping[str, System], measures: Sequence[Measure]
     ) -> Iterator[tuple[Measure, Case, int]]:
         plan = self.bench.plan
-        for measure in measures:
-            for round_ in range(measure.rounds(plan)):
+        for round_ in range(max(measure.rounds(plan) for measure in measures)):
+            for measure in (measure for measure in measures if round_ < measure.rounds(plan)):
                 for system in systems.values():
                     for variant in measure.variants(system, plan):
                         yield measure, Case(measure.name, system.name, variant), round_
@@ -117,6 +121,8 @@ def run(
     finally:
         shutil.rmtree(folder)
         shutil.rmtree(in_memory)
+    if one.cut:
+        about["cut short"] = one.cut
     return one.record, report.full(one.record, systems, measures, about, one.noises)
 
 

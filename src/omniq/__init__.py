@@ -1,4 +1,4 @@
-"""OmniQ runs Python functions reliably: tasks in a durable store, workers that run them, pools of processes."""
+"""OmniQ runs Python functions reliably: durable tasks, the workers that run them, pools of processes."""
 
 from __future__ import annotations
 

@@ -208,6 +208,13 @@ class OmniQ:
         logger.info("no store configured (OMNIQ_URL, [tool.omniq] url): using {}", file)
         return open_storage(f"sqlite:///{file}")
 
+    def use(self, url_or_storage: str | BaseStorage) -> None:
+        """Work on another store from now on. Only before the first use."""
+        with self._lock:
+            if self._storage is not None:
+                raise InvalidOption("q.use(...) comes too late: the application has used its store already")
+            self._where = url_or_storage
+
     @property
     def url(self) -> str:
         """Where the tasks are, for people to read: without a password."""

@@ -131,7 +131,7 @@ class PoolClosed(PoolNotRunning):
     """The pool has ended and will not start again."""
 
 
-class Signal(Exception):  # noqa: N818 - a wish of a task body, not an error
+class Signal(Exception):
     """What a body raises to decide its own fate."""
 
 

@@ -18,9 +18,9 @@ from queue import SimpleQueue
 from typing import Any, Final, Literal, cast
 
 from omniq.clock import Bell, Clock
-from omniq.running import Context, current
 from omniq.errors import GiveUp, OmniqError, PayloadTooLarge, Retry, Snooze, UnserializableArgument
 from omniq.registry import Runnable
+from omniq.running import Context, current
 from omniq.serializer import Serializer
 from omniq.storage.base import Claimed
 from omniq.task import (

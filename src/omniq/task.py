@@ -48,7 +48,7 @@ TOP_PRIORITY: Final = 9
 # --- ids ----------------------------------------------------------------------------------------
 
 # Its own source of chance: `random.seed(0)` in an application must not make two processes agree on ids.
-_chance = random.Random()  # noqa: S311 - an id is no secret
+_chance = random.Random()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_chance.seed)
 _id_lock = threading.Lock()

@@ -7,12 +7,13 @@ an injected clock, or a storage without clones, it runs on the worker's loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from loguru import logger
 
 from omniq.clock import Clock, wait_for_event
+from omniq.crew import Crew
 from omniq.errors import OmniqError, StoreUnavailable
 from omniq.storage.base import BaseStorage
 from omniq.task import Held, WorkerInfo
@@ -26,31 +27,25 @@ PRUNE_PAGE: Final = 1000
 MAX_PAGES: Final = 100
 
 
-class Crew(Protocol):
-    """What the upkeep asks of the worker. Every method may be called from another thread."""
-
-    def holding(self) -> list[Held]: ...
-
-    def info(self) -> WorkerInfo: ...
-
-    def take_progress(self) -> list[tuple[str, int, float, float | None]]: ...
-
-    def cancel(self, ids: Iterable[str]) -> None: ...
-
-    def lose(self, held: Iterable[Held]) -> None: ...
-
-    def give_back(self, held: Iterable[Held]) -> None: ...
-
-
 class Upkeep:
     """One worker's chores. `renews` is False where a supervisor renews for it."""
 
     def __init__(
-        self, storage: BaseStorage, crew: Crew, worker: str, lease_s: float, clock: Clock, *, renews: bool
+        self,
+        storage: BaseStorage,
+        crew: Crew,
+        info: Callable[[], WorkerInfo],
+        give_back: Callable[[list[Held]], None],
+        lease_s: float,
+        clock: Clock,
+        *,
+        renews: bool,
     ) -> None:
         self._storage = storage
         self._crew = crew
-        self._worker = worker
+        self._info = info
+        self._give_back = give_back
+        self._worker = info().id
         self._lease_s = lease_s
         self._clock = clock
         self._renews = renews and storage.overrides("renew")
@@ -119,11 +114,13 @@ class Upkeep:
     def _return_strangers(self, held: list[Held], holding: list[Held]) -> None:
         """A claim whose answer never came: nobody here runs it, so nobody should keep it.
 
-        Only what was unknown at the renewal before as well: a claim may be on its way to us right now.
+        Only what was unknown at the look before as well: a claim may be on its way to us right now.
         """
         known = {(one.id, one.epoch) for one in (*holding, *self._crew.holding())}
         strangers = {(one.id, one.epoch): one for one in held if (one.id, one.epoch) not in known}
-        self._crew.give_back([one for key, one in strangers.items() if key in self._strangers])
+        returned = [one for key, one in strangers.items() if key in self._strangers]
+        if returned:
+            self._give_back(returned)
         self._strangers = set(strangers)
 
     def _lose_what_is_over(self) -> None:
@@ -138,9 +135,11 @@ class Upkeep:
         for task_id, epoch, done, total in self._crew.take_progress():
             await self._storage.progress(task_id, epoch, done, total)
         holding = self._crew.holding()
-        if not holding or not self._storage.overrides("held"):
+        if not self._storage.overrides("held") or (self._renews and not holding):
             return
         held = {one.id: one for one in await self._storage.held(self._worker)}
+        if not self._renews:
+            self._return_strangers(list(held.values()), holding)
         self._crew.cancel([one.id for one in held.values() if one.cancel_requested])
         self._crew.lose(one for one in holding if one.id not in held or held[one.id].epoch != one.epoch)
 
@@ -164,4 +163,4 @@ class Upkeep:
                 return
 
     async def _beat(self) -> None:
-        await self._storage.beat(self._crew.info())
+        await self._storage.beat(self._info())

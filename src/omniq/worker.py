@@ -13,47 +13,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import secrets
 import socket
-from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
 
 from loguru import logger
 
 from omniq.clock import REAL_CLOCK, Clock, wait_for_event
-from omniq.running import Context
+from omniq.crew import STUCK_AFTER_S, Crew
 from omniq.errors import (
-    CorruptRecord,
     InvalidOption,
     PoolNotRunning,
     StoreUnavailable,
-    UnknownTask,
-    WorkerStuck,
 )
-from omniq.executors import Deadlines, Flight, Reason, Threads, describe, encoded, failure, run_coroutine
-from omniq.logic.lifecycle import settle
 from omniq.logic.retry import RetryPolicy
 from omniq.loopthread import LoopThread
-from omniq.registry import Resolver, Runnable, Unresolvable, runnable_of, with_context
+from omniq.registry import Resolver
 from omniq.serializer import MsgpackSerializer, Serializer
 from omniq.storage.backend import Backend
 from omniq.storage.base import BaseStorage, Claimed
 from omniq.task import (
-    Action,
     Answer,
     Claim,
     Duration,
-    Failed,
     Held,
-    Outcome,
     Settlement,
-    Snoozed,
-    StoredTask,
-    Task,
-    TaskError,
     WorkerInfo,
     count,
     new_id,
@@ -67,13 +54,9 @@ from omniq.upkeep import Upkeep
 CANCEL_GRACE_S: Final = 2.0
 # A stop with a time limit does not wait longer than this for a store that is away.
 LAST_SETTLE_S: Final = 5.0
-# Every slot held by a thread that outlived its timeout, for this long: the pool is stuck.
-STUCK_AFTER_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 5.0
 PAUSE_WHILE_STOPPING_S: Final = 0.2
-# A task that this worker may not run goes back for this long, so that another can have it.
-UNSERVED_PAUSE_S: Final = 5.0
 
 
 class AsyncWorkerPool:
@@ -120,7 +103,6 @@ class AsyncWorkerPool:
         self._injected_clock = clock
         self._clock = clock or REAL_CLOCK
         self._name = name
-        self._random = random.random
         self._renews = True
         self._identity = ""
         self.id = ""
@@ -186,22 +168,26 @@ class AsyncWorkerPool:
             self._identity or f"{self._name}@{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         )
         self._started_at: datetime = self._clock.now()
-        self._flights: dict[str, Flight] = {}
-        self._strays: set[Flight] = set()  # ended for the store, but a thread is still in them
         self._outbox: list[Settlement] = []
         self._strangers: list[Settlement] = []
-        self._progress: dict[str, tuple[int, float, float | None]] = {}
         self._bell = asyncio.Event()
         self._stopping = False
         self._stop_asked = asyncio.Event()
         self._give_up_settling_at: float | None = None
-        self._stuck_since: float | None = None
         self._look_at = 0.0  # when the next claim may be made, unless something wakes us
         self._found_nothing = False
         self._sleeper: asyncio.Task[None] | None = None
         self._pause_s = FIRST_PAUSE_S
-        self._deadlines = Deadlines(self._clock)
-        self._threads = Threads(self.concurrency, self._encode, self._thread_left)
+        self._crew = Crew(
+            self.concurrency,
+            self._resolver,
+            self._serializer,
+            self._policy,
+            self._clock,
+            max_payload=getattr(self.storage, "max_payload", None),
+            settled=self._tell,
+            slot_freed=self._ring,
+        )
 
     async def stop(self, *, timeout: Duration | None = None, cancel_in_flight: bool = False) -> None:
         """Claim nothing more, let bodies finish, settle everything, close what `start` opened.
@@ -220,14 +206,14 @@ class AsyncWorkerPool:
             timeout_s = 0.0
         if timeout_s is not None and not await self._ends_within(loop_task, timeout_s):
             self._give_up_settling_at = self._clock.monotonic() + CANCEL_GRACE_S + LAST_SETTLE_S
-            self._interrupt_all("stop")
+            self._crew.interrupt_all("stop")
             if not await self._ends_within(loop_task, CANCEL_GRACE_S):
-                self._abandon_all()
+                self._crew.abandon_all()
         # A stop that is itself cancelled leaves the bodies and their leases alone; the next one ends it.
         await asyncio.wait((loop_task,))
         await self._close()
         loop_task.result()
-        self._raise_if_stuck()
+        self._crew.raise_if_stuck()
 
     async def _ends_within(self, task: asyncio.Task[None], timeout_s: float) -> bool:
         ended = asyncio.Event()
@@ -239,7 +225,7 @@ class AsyncWorkerPool:
         if self._loop_task is None:
             raise PoolNotRunning("the worker is not running; await start() first")
         await asyncio.shield(self._loop_task)
-        self._raise_if_stuck()
+        self._crew.raise_if_stuck()
 
     async def run(self) -> None:
         """Start, and return when the pool has stopped. Cancelling this stops it in good order."""
@@ -263,8 +249,7 @@ class AsyncWorkerPool:
             return
         self._loop_task = None
         self.running = False
-        self._deadlines.stop()
-        self._threads.stop()
+        self._crew.close()
         await self._stop_upkeep()
         try:
             if not self._stopped_for_good():
@@ -303,7 +288,7 @@ class AsyncWorkerPool:
                             "the store is away: {} reports are lost, leases will lapse", len(settlements)
                         )
                         return
-                elif (self._stopping and not self._flights) or self._is_stuck():
+                elif (self._stopping and not self._crew.in_flight) or self._crew.is_stuck:
                     return
                 else:
                     await self._rest()
@@ -313,13 +298,13 @@ class AsyncWorkerPool:
 
     def _take_outbox(self) -> list[Settlement]:
         """What is to be told. No exchange is out now, so whoever is still unknown really is a stranger."""
-        unknown = [s for s in self._strangers if s.task.id not in self._flights]
+        unknown = [s for s in self._strangers if not self._crew.has(s.task.id)]
         outbox, self._outbox, self._strangers = self._outbox + unknown, [], []
         return outbox
 
     def _refreshed(self, claim: Claim | None, settling: int) -> Claim | None:
         """The claim to send now: never more than the free slots, nor before its time."""
-        free = self.concurrency - len(self._flights) - len(self._strays)
+        free = self._crew.free_slots
         if self._stopping or free <= 0:
             return None
         if claim is not None:
@@ -350,7 +335,7 @@ class AsyncWorkerPool:
         if claim is not None:
             self._plan_next_look(claim, claims)
         for task in claims:
-            self._start(task)
+            self._crew.start(task)
         return True
 
     async def _pause(self, why: str) -> None:
@@ -385,8 +370,8 @@ class AsyncWorkerPool:
 
     async def _rest(self) -> None:
         """Until a body ends, the storage wakes us, the poll interval is over, or we are stopped."""
-        free = self.concurrency - len(self._flights) - len(self._strays)
-        if self._stopping or (free <= 0 and not self._strays):
+        free = self._crew.free_slots
+        if self._stopping or (free <= 0 and self._crew.in_flight):
             await self._bell.wait()
         elif self._wake and self.storage.capabilities.wakes and free > 0:
             if self._sleeper is None:
@@ -413,148 +398,27 @@ class AsyncWorkerPool:
             self._sleeper.cancel()
             self._sleeper = None
 
+    def _tell(self, settlement: Settlement) -> None:
+        self._outbox.append(settlement)
+        self._bell.set()
+
     def _ring(self) -> None:
         self._bell.set()
 
-    # --- one task --------------------------------------------------------------------------------
-
-    def _start(self, task: Claimed) -> None:
-        """Give a claimed task its slot and its body; what cannot run ends here."""
-        context = Context(task.id, task.attempts + 1, task.epoch, self._note_progress)
-        flight = Flight(task, context, self._landed)
-        self._flights[task.id] = flight
-        runnable = self._prepare(flight)
-        if runnable is None:
-            return
-        logger.info(
-            "started {task} {func} attempt {attempt}",
-            task=task.id,
-            func=task.func_path,
-            attempt=task.attempts + 1,
-        )
-        if task.timeout is not None:
-            self._deadlines.add(flight, task.timeout)
-        if runnable.kind == "async":
-            assert self._loop is not None
-            flight.fly(self._loop, run_coroutine(flight, self._encode))
-        else:
-            self._threads.submit(flight)
-
-    def _prepare(self, flight: Flight) -> Runnable | None:
-        """Find the function and decode its arguments, or end the flight saying why not."""
-        task = flight.claim
-        try:
-            carried, args, kwargs = self._call_of(task)
-            runnable = self._resolver.resolve(task.func_path) if carried is None else runnable_of(carried)
-        except CorruptRecord as exc:
-            flight.end(failure(exc, "undecodable", final=True))
-        except UnknownTask as exc:
-            logger.warning("unserved: {task}: {why}", task=task.id, why=str(exc))
-            flight.end(Snoozed(UNSERVED_PAUSE_S))
-        except Unresolvable as exc:
-            flight.end(Failed(describe(exc, "unresolvable")))
-        except (Exception, SystemExit) as exc:  # a serializer or an import of somebody's own
-            flight.end(failure(exc, "undecodable", final=True))
-        else:
-            flight.runnable = runnable
-            flight.args, flight.kwargs = with_context(runnable, args, kwargs, flight.context)
-            return runnable
-        return None
-
-    def _call_of(self, task: Claimed) -> tuple[Any, Sequence[Any], dict[str, Any]]:
-        """The function if the payload carries it, and the arguments. Nothing is imported here."""
-        if isinstance(task, Task):
-            return None, task.args, task.kwargs
-        limit = getattr(self.storage, "max_payload", None)
-        if limit is not None and len(task.payload) > limit:
-            raise CorruptRecord(f"a payload of {len(task.payload):,} bytes is over the limit of {limit:,}")
-        if not task.func_path:
-            return self._serializer.load_call(task.payload)
-        carried, args, kwargs = self._serializer.decode_call(task.payload)
-        # A path inside a payload is not trusted to choose; only the task's own func_path is.
-        return (carried if callable(carried) else None), args, kwargs
-
-    def _encode(self, value: Any) -> Outcome:
-        return encoded(value, self._serializer, getattr(self.storage, "max_payload", None))
-
-    def _landed(self, flight: Flight, outcome: Outcome) -> None:
-        """A run has ended: decide what becomes of its task. The slot is free when the store knows."""
-        task = flight.claim
-        if self._flights.get(task.id) is flight:
-            del self._flights[task.id]
-        if flight.deadline:
-            self._deadlines.remove(flight)
-        self._progress.pop(task.id, None)
-        if flight.occupied:
-            self._strays.add(flight)
-            self._stuck_since = self._clock.monotonic()
-        if flight.reason == "lost":
-            logger.warning("lost {task} epoch {epoch}: its lease is over", task=task.id, epoch=task.epoch)
-        else:
-            settlement = settle(task, outcome, self._policy, self._random())
-            self._log(settlement)
-            self._outbox.append(settlement)
-        self._ring()
-
-    def _thread_left(self, flight: Flight) -> None:
-        self._strays.discard(flight)
-        if flight.ended:
-            self._ring()
-
-    def _log(self, settlement: Settlement) -> None:
-        task, error = settlement.task, settlement.error
-        match settlement.action:
-            case Action.SUCCEED | Action.REPEAT:
-                logger.info("succeeded {task}", task=task.id)
-            case Action.RETRY:
-                assert isinstance(task, StoredTask | Task)
-                eta = self._clock.now() + timedelta(seconds=settlement.delay_s)
-                logger.debug(
-                    "failed {task} attempt {attempt}, next at {eta}: {error}",
-                    task=task.id,
-                    attempt=task.attempts + 1,
-                    eta=eta.isoformat(),
-                    error=_type_of(error),
-                )
-            case Action.FAIL | Action.CONTINUE:
-                logger.info("failed {task} for good: {error}", task=task.id, error=_type_of(error))
-            case Action.GIVE_BACK:
-                logger.debug("gave back {task} for {delay:.3f} s", task=task.id, delay=settlement.delay_s)
-
-    # --- ending early ----------------------------------------------------------------------------
-
-    def _interrupt_all(self, reason: Reason) -> None:
-        for flight in list(self._flights.values()):
-            flight.interrupt(reason)
-
-    def _abandon_all(self) -> None:
-        """Bodies that did not even end when cancelled: their tasks go back without them."""
-        for flight in list(self._flights.values()):
-            logger.error("abandoned {task}: its body ignores cancellation", task=flight.claim.id)
-            flight.end(flight.interrupted())
-
-    def _is_stuck(self) -> bool:
-        """Every slot is held by a thread that nobody can stop."""
-        if not self._all_stuck() or self._stuck_since is None:
-            return False
-        return self._clock.monotonic() - self._stuck_since >= STUCK_AFTER_S
-
-    def _all_stuck(self) -> bool:
-        return sum(flight.reason == "timeout" for flight in self._strays) >= self.concurrency
-
-    def _raise_if_stuck(self) -> None:
-        if self._all_stuck():
-            raise WorkerStuck(
-                f"all {self.concurrency} slots are held by threads that went on after their timeout; "
-                "restart the process, or run such tasks with executor='process'"
-            )
-
-    # --- beside the bodies (called by the upkeep, maybe from its thread) --------------------------
+    # --- beside the bodies -----------------------------------------------------------------------
 
     async def _start_upkeep(self) -> None:
         own_loop = self._injected_clock is None and self.storage.overrides("clone")
         storage = self.storage.clone() if own_loop else self.storage
-        self._upkeep = Upkeep(storage, self, self.id, self.lease_s, self._clock, renews=self._renews)
+        self._upkeep = Upkeep(
+            storage,
+            self._crew,
+            self.info,
+            self._give_back,
+            self.lease_s,
+            self._clock,
+            renews=self._renews,
+        )
         self._upkeep_thread = LoopThread("omniq-upkeep").start() if own_loop else None
         work = _keep_up(self._upkeep, storage if own_loop else None)
         if self._upkeep_thread is not None:
@@ -571,9 +435,6 @@ class AsyncWorkerPool:
         if self._upkeep_thread is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._upkeep_thread.stop)
 
-    def holding(self) -> list[Held]:
-        return [flight.held for flight in list(self._flights.values())]
-
     def info(self) -> WorkerInfo:
         return WorkerInfo(
             id=self.id,
@@ -582,42 +443,16 @@ class AsyncWorkerPool:
             pid=os.getpid(),
             queues=self.queues,
             concurrency=self.concurrency,
-            in_flight=len(self._flights),
+            in_flight=self._crew.in_flight,
             functions=self._resolver.names,
             started_at=self._started_at,
         )
 
-    def _note_progress(self, task_id: str, epoch: int, done: float, total: float | None) -> None:
-        self._progress[task_id] = (epoch, done, total)
-
-    def take_progress(self) -> list[tuple[str, int, float, float | None]]:
-        taken: list[tuple[str, int, float, float | None]] = []
-        while self._progress:
-            with contextlib.suppress(KeyError):
-                task_id, (epoch, done, total) = self._progress.popitem()
-                taken.append((task_id, epoch, done, total))
-        return taken
-
-    def cancel(self, ids: Iterable[str]) -> None:
-        self._on_loop(self._interrupt, [(task_id, None) for task_id in ids], "cancel")
-
-    def lose(self, held: Iterable[Held]) -> None:
-        self._on_loop(self._interrupt, [(one.id, one.epoch) for one in held], "lost")
-
-    def give_back(self, held: Iterable[Held]) -> None:
-        self._on_loop(self._return, [Settlement.give_back(one) for one in held])
-
-    def _on_loop(self, do: Any, items: list[Any], *args: Any) -> None:
-        if items and self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has closed, and everything with it
-                self._loop.call_soon_threadsafe(do, items, *args)
-
-    def _interrupt(self, ids: list[tuple[str, int | None]], reason: Reason) -> None:
-        for task_id, epoch in ids:
-            flight = self._flights.get(task_id)
-            if flight is None or epoch not in (None, flight.claim.epoch) or flight.reason == reason:
-                continue
-            flight.interrupt(reason)
+    def _give_back(self, strangers: list[Held]) -> None:
+        """Called by the upkeep, maybe from its thread."""
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop has closed, and everything with it
+            self._loop.call_soon_threadsafe(self._return, [Settlement.give_back(one) for one in strangers])
 
     def _return(self, settlements: list[Settlement]) -> None:
         self._strangers += settlements
@@ -638,11 +473,6 @@ def _queue_names(queues: Sequence[str] | None) -> tuple[str, ...] | None:
     if isinstance(queues, str) or not queues:
         raise InvalidOption(f"queues must be a list of names, such as ['default'], not {queues!r}")
     return tuple(queue_name(queue) for queue in queues)
-
-
-def _type_of(error: TaskError | None) -> str:
-    """An error in a log line: its type. The message may quote an argument; it stands on the task."""
-    return "" if error is None else shown(f"{error.type} ({error.kind})")[1:-1]
 
 
 def _zero_or_seconds(timeout: Duration) -> float:

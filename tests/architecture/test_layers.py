@@ -20,7 +20,7 @@ LAYERS = (
     {"logic"},
     {"clock", "config", "serializer", "storage", "registry", "loopthread"},
     {"pool"},
-    {"executors", "running", "upkeep", "worker", "data"},
+    {"executors", "running", "crew", "upkeep", "worker", "data"},
     {"app"},
     {"omniq"},  # the package itself: the public names
     {"testing"},

@@ -571,7 +571,7 @@ def test_s000_23_a_failed_start_raises(storage: BaseStorage) -> None:
     """S000-23: an error during startup is raised in the caller of `start()` instead of hanging it."""
     before = omniq_threads()
     pool = WorkerPool(storage)
-    with pytest.raises((RuntimeError, InvalidOption), match="no such|no folder"):
+    with pytest.raises((RuntimeError, InvalidOption), match=r"no such|no folder"):
         pool.start()
     assert not pool.running
     until_blocking(lambda: omniq_threads() <= before)

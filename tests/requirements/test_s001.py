@@ -21,7 +21,7 @@ from omniq import AsyncWorkerPool, Task, TaskStatus, WorkerPool
 from omniq.logic.retry import RetryPolicy
 from omniq.storage import MemoryStorage
 from tests.requirements import bodies as shared
-from tests.requirements.test_s000 import QUICK, await_final, enqueue
+from tests.requirements.test_s000 import QUICK, enqueue
 from tests.worker.fixtures import Timed
 from tests.worker.scene import Bodies, Logs, ended, omniq_threads, running, turns, until, until_blocking
 from tests.worker.stores import AnyStore, Five, Memory, Six, SQLite, result_of, task_of
@@ -43,7 +43,9 @@ def test_s001_1_one_module_holds_both() -> None:
 def test_s001_2_depends_on_the_contract_only() -> None:
     """S001-2: the worker depends on `BaseStorage`; which store it is, and which codec, it does not know."""
     imported = {
-        node.module for node in ast.walk(tree("worker.py")) if isinstance(node, ast.ImportFrom) and node.module
+        node.module
+        for node in ast.walk(tree("worker.py"))
+        if isinstance(node, ast.ImportFrom) and node.module
     }
     stores = {name for name in imported if name.startswith("omniq.storage")}
     assert stores == {"omniq.storage.base", "omniq.storage.backend"}
@@ -313,7 +315,7 @@ AWAITED = {
     "returns_coroutine": returns_coroutine,
     "partial_of_returns_coroutine": functools.partial(returns_coroutine, 1),
     "object_that_returns_one": ReturnsAwaitable(),
-    "lambda_": lambda x: plus_one(x),
+    "lambda_": lambda x: plus_one(x=x),
 }
 
 
@@ -646,12 +648,11 @@ def test_s001_33_stop_of_an_idle_pool_is_immediate(store: AnyStore) -> None:
 @pytest.mark.requirement("S001-34")
 async def test_s001_34_lifecycle_at_info(store: AnyStore, logs: Logs) -> None:
     """S001-34: INFO has worker start and stop, task start, success and final failure."""
-    async with store:
-        async with running(store, **QUICK):
-            good = await store.enqueue(Task(shared.path(shared.echo)))
-            bad = await store.enqueue(Task(shared.path(shared.boom), max_retries=0))
-            await ended(store, good)
-            await ended(store, bad)
+    async with store, running(store, **QUICK):
+        good = await store.enqueue(Task(shared.path(shared.echo)))
+        bad = await store.enqueue(Task(shared.path(shared.boom), max_retries=0))
+        await ended(store, good)
+        await ended(store, bad)
     info = logs.lines("INFO")
     assert len([line for line in info if line.startswith("worker started")]) == 1
     assert len([line for line in info if line.startswith("worker stopped")]) == 1

@@ -73,7 +73,7 @@ async def test_s002_3_reserves_periodically(poll_interval: float) -> None:
 
 @pytest.mark.requirement("S002-4")
 async def test_s002_4_at_least_the_interval_after_an_empty_reserve(bodies: Bodies) -> None:
-    """S002-4: after an empty `reserve`, at least the poll interval passes, also when a body ends meanwhile."""
+    """S002-4: after an empty `reserve`, at least the interval passes, also when a body ends meanwhile."""
     clock = VirtualClock()
     backend, begun = ListBackend(clock=clock), clock.monotonic()
     gates = [asyncio.Event(), asyncio.Event()]

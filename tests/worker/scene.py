@@ -120,4 +120,6 @@ def forget_module(bodies: Bodies) -> None:
 
 def capture(logs: Logs) -> int:
     """Let `logs` see every record, with the values that loguru can show beside a traceback."""
-    return logger.add(logs.messages.append, level=0, format="{message} {extra}", diagnose=True, backtrace=True)
+    return logger.add(
+        logs.messages.append, level=0, format="{message} {extra}", diagnose=True, backtrace=True
+    )

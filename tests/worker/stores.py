@@ -130,7 +130,7 @@ class Five(BaseStorage):
     def note(self, event: str, detail: str) -> None:
         """Every verb passes here: it is written down, and fails if the test wants it to."""
         self.log.events.append((event, detail))
-        if (exc := self.fails.get(event.split(",")[0])) is not None:
+        if (exc := self.fails.get(event.split(",", maxsplit=1)[0])) is not None:
             raise exc
 
     def _set(self, task_id: str, **fields: Any) -> Task:

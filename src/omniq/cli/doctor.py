@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +12,7 @@ from omniq.cli.group import OmniqCommand, debugging
 from omniq.cli.store import find_store, url_option
 
 if TYPE_CHECKING:
-    from omniq.cli.examination import Finding
+    from omniq.cli.examine_store import Finding
     from omniq.storage.base import BaseStorage
 
 
@@ -38,8 +37,8 @@ def doctor(as_json: bool, url: str | None) -> int:
 
 
 async def _examine(storage: BaseStorage) -> list[Finding]:
-    from omniq.cli.examination import examine, platform
-    from omniq.cli.examination_files import examine_files
+    from omniq.cli.examine_files import examine_files
+    from omniq.cli.examine_store import examine, platform
     from omniq.storage.sqlite import SQLiteStorage
 
     findings = [*platform(storage), *await examine(storage)]
@@ -56,4 +55,4 @@ def _print(findings: list[Finding]) -> None:
         level = click.style(f"{finding.level:<8}", fg=colours[finding.level])
         click.echo(f"{level} {finding.about:<9} {safe(finding.text)}")
     problems, warnings = (sum(f.level == level for f in findings) for level in ("problem", "warning"))
-    click.echo(f"{problems} problems, {warnings} warnings", file=sys.stdout)
+    click.echo(f"problems: {problems}, warnings: {warnings}")

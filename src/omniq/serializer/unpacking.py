@@ -24,8 +24,6 @@ from omniq.serializer import classes
 from omniq.serializer.packing import MAX_DEPTH, kind_of
 from omniq.task import shown
 
-# Only what can be a zone: where the system does not know a key, zoneinfo looks for it in the package tzdata.
-_ZONE_KEY: Final = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,3}")
 _HEX: Final = re.compile(r"-?[0-9a-f]+")
 _PATHS: Final[dict[str, type[PurePath]]] = {
     "PurePosixPath": PurePosixPath,
@@ -100,12 +98,13 @@ def _zone(payload: Any) -> tzinfo | None:
 
 
 def _zone_info(key: str) -> ZoneInfo:
+    # ZoneInfo keeps to the system's folders and to the package tzdata, whatever the key is.
     try:
-        if _ZONE_KEY.fullmatch(key):
-            return ZoneInfo(key)
-    except (KeyError, ValueError, OSError):
-        pass
-    raise CorruptRecord(f"the time zone {shown(key)} is not known here; install or update tzdata")
+        return ZoneInfo(key)
+    except (KeyError, ValueError, OSError) as exc:
+        raise CorruptRecord(
+            f"the time zone {shown(key)} is not known here; install or update tzdata"
+        ) from exc
 
 
 def _date(payload: Any) -> date:

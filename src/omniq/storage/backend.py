@@ -194,5 +194,7 @@ class StorageBackend(Backend):
 
     async def _settle(self, settlement: Settlement) -> Answer:
         [answer] = await self.storage.settle([settlement])
+        if answer is Answer.UNSENT:
+            raise StoreUnavailable("the storage went away while settling; repeat the call")
         self._held.pop(settlement.task.id, None)
         return answer

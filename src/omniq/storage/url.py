@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -9,13 +10,14 @@ from omniq.errors import InvalidOption
 from omniq.storage.base import BaseStorage
 from omniq.task import shown
 
+_SECRET = re.compile(r":[^:/@]*@")
 _EXAMPLES = "memory://, sqlite:///relative.db, sqlite:////absolute/path.db"
 
 
 def open_storage(url: str, **options: Any) -> BaseStorage:
     """The storage behind `url`. It connects at its first use."""
     if not isinstance(url, str) or "://" not in url:
-        raise InvalidOption(f"{shown(url)} is no storage URL; write one of {_EXAMPLES}")
+        raise InvalidOption(f"{shown(safe_url(str(url)))} is no storage URL; write one of {_EXAMPLES}")
     parts = urlsplit(url)
     try:
         match parts.scheme:
@@ -38,14 +40,11 @@ def _sqlite_path(url: str) -> str:
     rest = url.removeprefix("sqlite:")
     if not rest.startswith("///") or len(rest) == len("///") or "?" in rest:
         raise InvalidOption(
-            f"{shown(url)} names no file; write sqlite:///jobs.db (relative) or sqlite:////var/jobs.db"
+            f"{shown(safe_url(url))} names no file; write sqlite:///jobs.db (relative) or sqlite:////var/jobs.db"
         )
     return unquote(rest[len("///") :])
 
 
 def safe_url(url: str) -> str:
     """A URL for people to see: without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
+    return _SECRET.sub(":***@", url)

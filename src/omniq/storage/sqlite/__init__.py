@@ -20,6 +20,7 @@ from omniq.storage.embedded import Bell, EmbeddedStorage
 from omniq.storage.rows import Rows
 from omniq.storage.sqlite.beside import Ear, Kind
 from omniq.storage.sqlite.engine import Durability, Engine, Job, explained
+from omniq.storage.sqlite.records import Retention
 from omniq.storage.sqlite.rows import SQLiteRows
 from omniq.task import Answer, Claim, Enqueued, OnConflict, Settlement, StoredTask, count, shown
 
@@ -123,14 +124,14 @@ class SQLiteStorage(EmbeddedStorage):
 
     async def _write(self, job: Callable[[Rows], T]) -> T:
         assert self._engine is not None
-        sent = Job(job, (self.result_ttl_s, self.failed_ttl_s))
+        sent = Job(job, Retention(self.result_ttl_s, self.failed_ttl_s))
         self._engine.write(sent)
         answer: T = await sent.future
         return answer
 
     async def _read(self, job: Callable[[Rows], T]) -> T:
         assert self._engine is not None
-        sent = Job(job, (self.result_ttl_s, self.failed_ttl_s))
+        sent = Job(job, Retention(self.result_ttl_s, self.failed_ttl_s))
         self._engine.read(sent)
         answer: T = await sent.future
         return answer
@@ -139,7 +140,7 @@ class SQLiteStorage(EmbeddedStorage):
         assert self._engine is not None
         job = Job(
             lambda rows: rows.enqueue_many(stored, on_conflict),
-            (self.result_ttl_s, self.failed_ttl_s),
+            Retention(self.result_ttl_s, self.failed_ttl_s),
             stored,
         )
         self._engine.write(job)

@@ -26,6 +26,7 @@ from omniq.errors import CorruptRecord, InvalidOption, OmniqError, SchemaMismatc
 from omniq.storage.embedded import Bell
 from omniq.storage.rows import Rows
 from omniq.storage.sqlite.beside import Beside, Kind
+from omniq.storage.sqlite.records import Retention
 from omniq.storage.sqlite.rows import SQLiteRows
 from omniq.task import Enqueued, StoredTask
 
@@ -40,16 +41,16 @@ Durability = Literal["fsync", "relaxed"]
 class Job:
     """One call on its way to a thread, and its answer on the way back."""
 
-    __slots__ = ("answer", "error", "future", "loop", "run", "settings", "tasks")
+    __slots__ = ("answer", "error", "future", "loop", "retention", "run", "tasks")
 
     def __init__(
         self,
         run: Callable[[Rows], Any],
-        settings: tuple[float, float],
+        retention: Retention,
         tasks: Sequence[StoredTask] | None = None,
     ) -> None:
         self.run = run
-        self.settings = settings
+        self.retention = retention
         self.tasks = tasks  # what an enqueue brings, so that enqueues can be put together
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
@@ -90,17 +91,19 @@ class Engine:
         self.users = 0
         self.bell = Bell()
         prepare_file(path)
-        self.beside = Beside(path)
         self._writes: SimpleQueue[Job | None] = SimpleQueue()
         self._reads: SimpleQueue[Job | None] = SimpleQueue()
+        with translated(path):
+            self._writer = self._connect()
+        self.beside = Beside(path)  # only beside what is a database
         try:
             with translated(path):
-                self._writer = self._connect()
                 boot = prepare_schema(self._writer, self.beside.turn())
                 self._reader = self._connect()
                 self._checkpointer = self._connect()
         except BaseException:
             self.beside.close()
+            self._writer.close()
             raise
         self._write_rows = SQLiteRows(self._writer, clock, self.beside, boot)
         self._read_rows = SQLiteRows(self._reader, clock, self.beside, boot)
@@ -213,7 +216,7 @@ class Engine:
 
     def _did(self, job: Job) -> bool:
         """Run a job; False when it raised and must be taken back. What breaks SQLite itself is raised."""
-        self._write_rows.result_ttl_s, self._write_rows.failed_ttl_s = job.settings
+        self._write_rows.retention = job.retention
         try:
             job.answer = job.run(self._write_rows)
         except sqlite3.Error as exc:

@@ -1,4 +1,4 @@
-"""The rows of a SQLite file: between `StoredTask` and a record, and the statements that must be fast.
+"""The rows of a SQLite file: what every store must bring, and the verbs that must be faster than usual.
 
 A `SQLiteRows` works on one connection, inside a transaction that its caller begins and ends.
 """
@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
-import msgspec
 from loguru import logger
 
 from omniq.clock import Clock
@@ -19,8 +18,28 @@ from omniq.logic import lifecycle
 from omniq.storage.batched import HISTORY_LIMIT
 from omniq.storage.rows import Rows, digest
 from omniq.storage.sqlite.beside import Beside
+from omniq.storage.sqlite.records import (
+    CLAIM,
+    DUE,
+    DUE_NEXT,
+    INSERT,
+    NUMBERS,
+    PUT,
+    ROW_BYTES,
+    SELECT,
+    STATUSES,
+    SUCCEED,
+    Retention,
+    maybe_micros,
+    micros,
+    moment_of,
+    read_error,
+    read_task,
+    read_worker,
+    record_of,
+    to_json,
+)
 from omniq.task import (
-    TOP_PRIORITY,
     Action,
     Answer,
     Claim,
@@ -38,78 +57,6 @@ from omniq.task import (
     replace,
 )
 
-ROW_BYTES: Final = 1024  # larger arguments and results lie beside the row
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
-STATUSES: Final = tuple(TaskStatus)
-NUMBERS: Final = {status: number for number, status in enumerate(STATUSES)}
-FINAL_FROM: Final = NUMBERS[TaskStatus.SUCCESS]
-
-_COLUMNS: Final = (
-    "seq, id, func_path, coalesce(payload, (SELECT payload FROM omniq_body b WHERE b.seq = t.seq)), queue, "
-    "priority, eta, expires_at, interval, timeout, max_retries, max_losses, unique_key, headers, on_failure, "
-    "result_ttl, status, epoch, attempts, losses, owner, cancel_requested, error, progress, enqueued_at, "
-    "started_at, finished_at, "
-    "coalesce(result, (SELECT result FROM omniq_result r WHERE r.seq = t.seq)), result_status, result_at"
-)
-_SELECT: Final = f"SELECT {_COLUMNS} FROM omniq_task t "  # noqa: S608 - constants only
-_WRITTEN: Final = (
-    "func_path, payload, queue, priority, eta, due, expires_at, interval, timeout, max_retries, max_losses, "
-    "unique_key, headers, on_failure, result_ttl, status, epoch, attempts, losses, owner, cancel_requested, "
-    "error, progress, enqueued_at, started_at, finished_at, result, result_status, result_at, prune_at"
-)
-_N_WRITTEN: Final = _WRITTEN.count(",") + 1
-_INSERT: Final = (
-    f"INSERT INTO omniq_task (seq, id, {_WRITTEN}) VALUES (?, ?{', ?' * _N_WRITTEN}) ON CONFLICT DO NOTHING"  # noqa: S608
-)
-_PUT: Final = f"UPDATE omniq_task SET ({_WRITTEN}) = (?{', ?' * (_N_WRITTEN - 1)}) WHERE seq = ?"  # noqa: S608
-_SUCCEED: Final = (
-    "UPDATE omniq_task SET status = 2, result = ?, result_status = 2, result_at = ?2, finished_at = ?2, "
-    "prune_at = ?2 + coalesce(CAST(result_ttl * 1000000 AS INTEGER), ?3), owner = NULL, lease = NULL, "
-    "boot = NULL, claim_id = NULL, cancel_requested = 0, error = NULL "
-    "WHERE seq = ?4 AND id = ?5 AND status = 1 AND epoch = ?6"
-)
-_CLAIM: Final = (
-    "UPDATE omniq_task SET status = 1, epoch = epoch + 1, owner = ?, lease = ?, boot = ?, claim_id = ?, "
-    "started_at = ?, progress = NULL WHERE seq = ? AND status = 0"
-)
-# One range of the index per priority: tasks due later, however urgent, cost a look at their edge.
-_DUE: Final = (
-    " UNION ALL ".join(
-        f"SELECT * FROM ({_SELECT} INDEXED BY omniq_task_waiting WHERE status = 0 AND queue = ?1 "  # noqa: S608
-        f"AND priority = {priority} AND due <= ?2 ORDER BY due, seq LIMIT ?3)"
-        for priority in range(TOP_PRIORITY, -1, -1)
-    )
-    + " LIMIT ?3"
-)
-_DUE_NEXT: Final = (
-    "SELECT min(due) FROM ("
-    + " UNION ALL ".join(
-        "SELECT min(due) AS due FROM omniq_task INDEXED BY omniq_task_waiting "
-        f"WHERE status = 0 AND queue = ?1 AND priority = {priority} AND due > ?2"
-        for priority in range(TOP_PRIORITY + 1)
-    )
-    + ")"
-)
-
-_json = msgspec.json.Encoder()
-_read_headers = msgspec.json.Decoder(dict[str, str])
-_read_error = msgspec.json.Decoder(TaskError)
-_read_progress = msgspec.json.Decoder(tuple[float, float | None])
-_read_worker = msgspec.json.Decoder(WorkerInfo)
-
-
-def micros(moment: datetime) -> int:
-    return (moment - EPOCH) // _MICROSECOND
-
-
-def moment_of(micros: int) -> datetime:
-    return EPOCH + timedelta(microseconds=micros)
-
-
-def _maybe_micros(moment: datetime | None) -> int | None:
-    return None if moment is None else micros(moment)
-
 
 class SQLiteRows(Rows):
     """Rows over one connection. `boot` is this machine's number in `omniq_boot`."""
@@ -120,109 +67,18 @@ class SQLiteRows(Rows):
         self.clock = clock
         self.beside = beside
         self.boot = boot
-        self.result_ttl_s = self.failed_ttl_s = 0.0
+        self.retention = Retention(0.0, 0.0)
         self._reported: set[str] = set()
 
     def now(self) -> datetime:
         return self.clock.now()
 
-    # --- between values and records --------------------------------------------------------------
-
-    def read(self, row: tuple[Any, ...]) -> StoredTask:
-        """One record as a value; what makes no sense is `CorruptRecord` and stays as it is."""
-        status: int
-        result_status: int | None
-        (seq, task_id, func_path, payload, queue, priority, eta, expires_at, interval, timeout) = row[:10]
-        (max_retries, max_losses, unique_key, headers, on_failure, result_ttl, status, epoch) = row[10:18]
-        (attempts, losses, owner, cancel_requested, error, progress, enqueued_at, started_at) = row[18:26]
-        (finished_at, result, result_status, result_at) = row[26:]
-        try:
-            return StoredTask(
-                func_path,
-                payload,
-                seq,
-                None,
-                None,
-                result,
-                None if result_status is None else STATUSES[result_status],
-                None if result_at is None else moment_of(result_at),
-                id=task_id,
-                queue=queue,
-                priority=priority,
-                eta=None if eta is None else moment_of(eta),
-                expires_at=None if expires_at is None else moment_of(expires_at),
-                interval=interval,
-                timeout=timeout,
-                max_retries=max_retries,
-                max_losses=max_losses,
-                unique_key=unique_key,
-                headers={} if headers is None else _read_headers.decode(headers),
-                on_failure=on_failure,
-                result_ttl=result_ttl,
-                status=STATUSES[status],
-                epoch=epoch,
-                attempts=attempts,
-                losses=losses,
-                owner=owner,
-                cancel_requested=bool(cancel_requested),
-                error=None if error is None else _read_error.decode(error),
-                progress=None if progress is None else _read_progress.decode(progress),
-                enqueued_at=moment_of(enqueued_at),
-                started_at=None if started_at is None else moment_of(started_at),
-                finished_at=None if finished_at is None else moment_of(finished_at),
-            )
-        except (TypeError, ValueError, IndexError, OverflowError, msgspec.DecodeError) as exc:
-            raise CorruptRecord(f"the record of task {task_id!r} (seq {seq}) makes no sense: {exc}") from exc
-
-    def written(self, task: StoredTask) -> tuple[Any, ...]:
-        result = task.result
-        return (
-            task.func_path,
-            task.payload if len(task.payload) <= ROW_BYTES else None,
-            task.queue,
-            task.priority,
-            _maybe_micros(task.eta),
-            micros(lifecycle.due_at(task)),
-            _maybe_micros(task.expires_at),
-            task.interval,
-            task.timeout,
-            task.max_retries,
-            task.max_losses,
-            task.unique_key,
-            _json.encode(task.headers).decode() if task.headers else None,
-            task.on_failure,
-            task.result_ttl,
-            NUMBERS[task.status],
-            task.epoch,
-            task.attempts,
-            task.losses,
-            task.owner,
-            task.cancel_requested,
-            None if task.error is None else _json.encode(task.error).decode(),
-            None if task.progress is None else _json.encode(task.progress).decode(),
-            _maybe_micros(task.enqueued_at),
-            _maybe_micros(task.started_at),
-            _maybe_micros(task.finished_at),
-            result if result is None or len(result) <= ROW_BYTES else None,
-            None if task.result_status is None else NUMBERS[task.result_status],
-            _maybe_micros(task.result_at),
-            self._prune_at(task),
-        )
-
-    def _prune_at(self, task: StoredTask) -> int | None:
-        if task.finished_at is None:
-            return None
-        keep_s = self.failed_ttl_s
-        if task.status is TaskStatus.SUCCESS:
-            keep_s = self.result_ttl_s if task.result_ttl is None else task.result_ttl
-        return micros(task.finished_at) + round(keep_s * 1_000_000)
-
     def _tasks(self, sql: str, parameters: Iterable[Any] = ()) -> list[StoredTask]:
         """The tasks that can be read; the others are named once in the log."""
         tasks: list[StoredTask] = []
-        for row in self.conn.execute(_SELECT + sql, tuple(parameters)).fetchall():
+        for row in self.conn.execute(SELECT + sql, tuple(parameters)).fetchall():
             try:
-                tasks.append(self.read(row))
+                tasks.append(read_task(row))
             except CorruptRecord as corrupt:
                 self._report(corrupt)
         return tasks
@@ -260,8 +116,8 @@ class SQLiteRows(Rows):
 
     def _insert_all(self, tasks: Sequence[StoredTask]) -> bool:
         first = (self._one("SELECT max(seq) FROM omniq_task") or 0) + 1
-        records = [(seq, task.id, *self.written(task)) for seq, task in enumerate(tasks, first)]
-        if self.conn.executemany(_INSERT, records).rowcount != len(tasks):
+        records = [(seq, task.id, *record_of(task, self.retention)) for seq, task in enumerate(tasks, first)]
+        if self.conn.executemany(INSERT, records).rowcount != len(tasks):
             # Numbers from `first` on are ours alone. A savepoint would copy every page it touches.
             self.conn.execute("DELETE FROM omniq_task WHERE seq >= ?", (first,))
             return False
@@ -271,7 +127,7 @@ class SQLiteRows(Rows):
         return True
 
     def put(self, task: StoredTask) -> None:
-        self.conn.execute(_PUT, (*self.written(task), task.seq))
+        self.conn.execute(PUT, (*record_of(task, self.retention), task.seq))
         if task.status is not TaskStatus.RUNNING:
             self.conn.execute(
                 "UPDATE omniq_task SET lease = NULL, boot = NULL, claim_id = NULL WHERE seq = ?", (task.seq,)
@@ -292,8 +148,15 @@ class SQLiteRows(Rows):
             return super().settle_one(settlement, now)
         if not isinstance(task, StoredTask) or not task.seq:
             return super().settle_one(settlement, now)
-        values = (result, micros(now), round(self.result_ttl_s * 1_000_000), task.seq, task.id, task.epoch)
-        if self.conn.execute(_SUCCEED, values).rowcount != 1:
+        values = (
+            result,
+            micros(now),
+            round(self.retention.result_s * 1_000_000),
+            task.seq,
+            task.id,
+            task.epoch,
+        )
+        if self.conn.execute(SUCCEED, values).rowcount != 1:
             return super().settle_one(settlement, now)
         self.rang_result = True
         return Answer.HELD
@@ -305,7 +168,7 @@ class SQLiteRows(Rows):
         at = micros(now)
         lease = self._lease_until(claim.lease)
         self.conn.executemany(
-            _CLAIM,
+            CLAIM,
             [(claim.worker, lease, self.boot, claim.claim_id, at, task.seq) for task in batch],
         )
         return [lifecycle.claim(task, claim.worker, now) for task in batch]
@@ -313,7 +176,7 @@ class SQLiteRows(Rows):
     def hold(self, task: StoredTask, claim: Claim) -> None:
         lease = self._lease_until(claim.lease)
         at = micros(task.started_at or self.now())
-        self.conn.execute(_CLAIM, (claim.worker, lease, self.boot, claim.claim_id, at, task.seq))
+        self.conn.execute(CLAIM, (claim.worker, lease, self.boot, claim.claim_id, at, task.seq))
 
     def _lease_until(self, lease_s: float) -> int:
         return round((self.clock.monotonic() + lease_s) * 1_000_000)
@@ -344,10 +207,10 @@ class SQLiteRows(Rows):
                 task.seq,
                 run.epoch,
                 run.owner,
-                _maybe_micros(run.started_at),
-                _maybe_micros(run.finished_at),
+                maybe_micros(run.started_at),
+                maybe_micros(run.finished_at),
                 run.outcome.value,
-                None if run.error is None else _json.encode(run.error).decode(),
+                None if run.error is None else to_json.encode(run.error).decode(),
             ),
         )
         self.conn.execute(
@@ -365,12 +228,14 @@ class SQLiteRows(Rows):
         self.beside.hold(worker.id)
         self.conn.execute(
             "INSERT OR REPLACE INTO omniq_worker (id, info, seen_at) VALUES (?, ?, ?)",
-            (worker.id, _json.encode(replace(worker, seen_at=now)), micros(now)),
+            (worker.id, to_json.encode(replace(worker, seen_at=now)), micros(now)),
         )
 
     def leave(self, worker: str) -> None:
         self.conn.execute("DELETE FROM omniq_worker WHERE id = ?", (worker,))
         self.beside.let_go(worker)
+        if self.beside.is_dead(worker):  # somebody says it for a worker that no longer can
+            self.beside.bury(worker)
 
     # --- claiming --------------------------------------------------------------------------------
 
@@ -384,10 +249,10 @@ class SQLiteRows(Rows):
     def _due_in(self, queue: str, limit: int, now: datetime) -> list[StoredTask]:
         while True:
             found: list[StoredTask] = []
-            rows = self.conn.execute(_DUE, (queue, micros(now), limit)).fetchall()
+            rows = self.conn.execute(DUE, (queue, micros(now), limit)).fetchall()
             for row in rows:
                 try:
-                    found.append(self.read(row))
+                    found.append(read_task(row))
                 except CorruptRecord as corrupt:
                     self._quarantine(row[0], corrupt, now)
             if len(found) == len(rows):
@@ -396,12 +261,12 @@ class SQLiteRows(Rows):
     def _quarantine(self, seq: int, corrupt: CorruptRecord, now: datetime) -> None:
         """A record that cannot be read must not stand in everybody's way: it fails, its bytes stay."""
         logger.error("failed: {}", corrupt)
-        error = _json.encode(TaskError("CorruptRecord", str(corrupt), "", "undecodable")).decode()
+        error = to_json.encode(TaskError("CorruptRecord", str(corrupt), "", "undecodable")).decode()
         at = micros(now)
         self.conn.execute(
             "UPDATE omniq_task SET status = 3, error = ?1, finished_at = ?2, result_status = 3, "
             "result_at = ?2, prune_at = ?3 WHERE seq = ?4",
-            (error, at, at + round(self.failed_ttl_s * 1_000_000), seq),
+            (error, at, at + round(self.retention.failed_s * 1_000_000), seq),
         )
 
     def _open_queues(self, queues: Sequence[str] | None) -> list[str]:
@@ -425,7 +290,7 @@ class SQLiteRows(Rows):
     def due_next(self, queues: Sequence[str] | None, now: datetime) -> datetime | None:
         next_due: int | None = None
         for name in self._open_queues(queues):
-            due = self._one(_DUE_NEXT, (name, micros(now)))
+            due = self._one(DUE_NEXT, (name, micros(now)))
             next_due = due if next_due is None else min(due or next_due, next_due)
         return None if next_due is None else moment_of(next_due)
 
@@ -510,10 +375,10 @@ class SQLiteRows(Rows):
 
     def get(self, task_id: str) -> StoredTask | None:
         try:
-            row = self.conn.execute(_SELECT + "WHERE id = ?", (task_id,)).fetchone()
+            row = self.conn.execute(SELECT + "WHERE id = ?", (task_id,)).fetchone()
         except UnicodeEncodeError:  # a lone surrogate: nothing stored can have that name
             return None
-        return None if row is None else self.read(row)
+        return None if row is None else read_task(row)
 
     def remembered(self, task_id: str) -> bytes | None:
         now = micros(self.now())
@@ -538,7 +403,7 @@ class SQLiteRows(Rows):
                 None if started_at is None else moment_of(started_at),
                 None if finished_at is None else moment_of(finished_at),
                 RunOutcome(outcome),
-                None if error is None else _read_error.decode(error),
+                None if error is None else read_error.decode(error),
             )
             for epoch, owner, started_at, finished_at, outcome, error in rows
         ]
@@ -552,7 +417,7 @@ class SQLiteRows(Rows):
 
     def workers(self) -> list[WorkerInfo]:
         rows = self.conn.execute("SELECT info FROM omniq_worker ORDER BY seen_at DESC, id")
-        return [_read_worker.decode(info) for (info,) in rows]
+        return [read_worker.decode(info) for (info,) in rows]
 
     def select(self, wanted: TaskFilter, after: str | None, limit: int) -> list[StoredTask]:
         conditions: list[str] = ["1"]
@@ -562,7 +427,7 @@ class SQLiteRows(Rows):
             ("queue = ?", wanted.queue),
             ("func_path = ?", wanted.func_path),
             ("unique_key = ?", wanted.unique_key),
-            ("finished_at < ?", _maybe_micros(wanted.finished_before)),
+            ("finished_at < ?", maybe_micros(wanted.finished_before)),
             ("seq < ?", None if after is None else self.must_get(after).seq),
         ):
             if value is not None:
@@ -595,9 +460,10 @@ class SQLiteRows(Rows):
         )
 
     def ended(self, ids: Sequence[str]) -> set[str]:
-        wanted = _json.encode([str(one) for one in ids]).decode()
+        wanted = to_json.encode([str(one) for one in ids]).decode()
         waiting = self.conn.execute(
-            "SELECT id FROM omniq_task WHERE id IN (SELECT value FROM json_each(?)) AND result_status IS NULL",
+            "SELECT id FROM omniq_task WHERE id IN (SELECT value FROM json_each(?)) "
+            "AND result_status IS NULL",
             (wanted,),
         )
         return set(ids) - {task_id for (task_id,) in waiting}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform as python_platform
 import sqlite3
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
@@ -18,7 +17,7 @@ from omniq.errors import OmniqError
 from omniq.storage.base import BaseStorage
 from omniq.storage.sqlite import SQLiteStorage
 from omniq.storage.sqlite.beside import Beside
-from omniq.task import TaskFilter, TaskStatus, WorkerInfo
+from omniq.task import Task, TaskFilter, TaskStatus, WorkerInfo
 
 Level = Literal["ok", "note", "warning", "problem"]
 # Between these, a checkpoint that meets another connection's restart of the log can corrupt the file.
@@ -129,12 +128,12 @@ async def _running(storage: BaseStorage, beside: Beside | None) -> AsyncIterator
     tasks = await storage.list_tasks(TaskFilter(status=TaskStatus.RUNNING), limit=MAX_RUNNING)
     if not tasks:
         yield Finding("ok", "running", "nothing")
-    owners = Counter(task.owner or "nobody" for task in tasks)
-    for owner, count in owners.items():
-        oldest = min(
-            (t for t in tasks if (t.owner or "nobody") == owner), key=lambda task: str(task.started_at)
-        )
-        text = f"{count} by {owner}; the oldest is {oldest.id}, {oldest.func_path}, since {ago(oldest.started_at)}"
+    by_owner: dict[str, list[Task]] = {}
+    for task in tasks:
+        by_owner.setdefault(task.owner or "nobody", []).append(task)
+    for owner, held in by_owner.items():
+        oldest = min(held, key=lambda task: task.started_at or datetime.now(UTC))
+        text = f"{len(held)} by {owner}; {oldest.id} ({oldest.func_path}) started {ago(oldest.started_at)}"
         if beside is not None and beside.is_dead(owner):
             yield Finding("warning", "running", f"{text}; that worker is gone, any other takes them over")
         else:

@@ -10,12 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from omniq.cli.examination import Finding
-from omniq.storage.sqlite.beside import MAX_SOCKET_PATH
+from omniq.cli.examine_store import Finding
+from omniq.storage.sqlite.beside import MAX_SOCKET_PATH, lock_now
 from omniq.storage.sqlite.engine import is_world_writable
-
-if os.name == "posix":
-    import fcntl
 
 
 def examine_files(path: Path) -> list[Finding]:
@@ -74,10 +71,6 @@ def _nobody_locks(file: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    else:
-        return True
+        return lock_now(fd)
     finally:
         os.close(fd)

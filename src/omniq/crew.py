@@ -1,0 +1,251 @@
+"""The runs of one worker: give a claimed task its body, and decide what becomes of it when that ends.
+
+Knows nothing of the storage: what is to be told it hands to `settled`. Everything happens on one loop;
+the few methods that the upkeep calls from its thread say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from loguru import logger
+
+from omniq.clock import Clock
+from omniq.errors import CorruptRecord, UnknownTask, WorkerStuck
+from omniq.executors import Deadlines, Flight, Reason, Threads, describe, encoded, failure, run_coroutine
+from omniq.logic.lifecycle import settle
+from omniq.logic.retry import RetryPolicy
+from omniq.registry import Resolver, Runnable, Unresolvable, runnable_of, with_context
+from omniq.running import Context
+from omniq.serializer import Serializer
+from omniq.storage.base import Claimed
+from omniq.task import Action, Failed, Held, Outcome, Settlement, Snoozed, StoredTask, Task, TaskError, shown
+
+# Every slot held by a thread that outlived its timeout, for this long: the pool is stuck.
+STUCK_AFTER_S: Final = 5.0
+# A task that this worker may not run goes back for this long, so that another can have it.
+UNSERVED_PAUSE_S: Final = 5.0
+
+
+class Crew:
+    """At most `slots` runs at once. A slot is taken from `start` until the store knows of its end."""
+
+    def __init__(
+        self,
+        slots: int,
+        resolver: Resolver,
+        serializer: Serializer,
+        policy: RetryPolicy,
+        clock: Clock,
+        *,
+        max_payload: int | None,
+        settled: Callable[[Settlement], None],
+        slot_freed: Callable[[], None],
+    ) -> None:
+        self._slots = slots
+        self._resolver = resolver
+        self._serializer = serializer
+        self._policy = policy
+        self._clock = clock
+        self._max_payload = max_payload
+        self._settled = settled
+        self._slot_freed = slot_freed
+        self._random = random.random
+        self._loop = asyncio.get_running_loop()
+        self._flights: dict[str, Flight] = {}
+        self._strays: set[Flight] = set()  # ended for the store, but a thread is still in them
+        self._stuck_since: float | None = None
+        self._progress: dict[str, tuple[int, float, float | None]] = {}
+        self._deadlines = Deadlines(clock)
+        self._threads = Threads(slots, self._encode, self._thread_left)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._flights)
+
+    @property
+    def free_slots(self) -> int:
+        return self._slots - len(self._flights) - len(self._strays)
+
+    def has(self, task_id: str) -> bool:
+        return task_id in self._flights
+
+    def close(self) -> None:
+        self._deadlines.stop()
+        self._threads.stop()
+
+    # --- a run -----------------------------------------------------------------------------------
+
+    def start(self, task: Claimed) -> None:
+        """Give a claimed task its slot and its body; what cannot run ends here."""
+        context = Context(task.id, task.attempts + 1, task.epoch, self._note_progress)
+        flight = Flight(task, context, self._landed)
+        self._flights[task.id] = flight
+        runnable = self._prepare(flight)
+        if runnable is None:
+            return
+        logger.info(
+            "started {task} {func} attempt {attempt}",
+            task=task.id,
+            func=task.func_path,
+            attempt=task.attempts + 1,
+        )
+        if task.timeout is not None:
+            self._deadlines.add(flight, task.timeout)
+        if runnable.kind == "async":
+            flight.fly(self._loop, run_coroutine(flight, self._encode))
+        else:
+            self._threads.submit(flight)
+
+    def _prepare(self, flight: Flight) -> Runnable | None:
+        """Find the function and decode its arguments, or end the flight saying why not."""
+        task = flight.claim
+        try:
+            carried, args, kwargs = self._call_of(task)
+            runnable = self._resolver.resolve(task.func_path) if carried is None else runnable_of(carried)
+        except CorruptRecord as exc:
+            flight.end(failure(exc, "undecodable", final=True))
+        except UnknownTask as exc:
+            logger.warning("unserved: {task}: {why}", task=task.id, why=str(exc))
+            flight.end(Snoozed(UNSERVED_PAUSE_S))
+        except Unresolvable as exc:
+            flight.end(Failed(describe(exc, "unresolvable")))
+        except (Exception, SystemExit) as exc:  # a serializer or an import of somebody's own
+            flight.end(failure(exc, "undecodable", final=True))
+        else:
+            flight.runnable = runnable
+            flight.args, flight.kwargs = with_context(runnable, args, kwargs, flight.context)
+            return runnable
+        return None
+
+    def _call_of(self, task: Claimed) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+        """The function if the payload carries it, and the arguments. Nothing is imported here."""
+        if isinstance(task, Task):
+            return None, task.args, task.kwargs
+        limit = self._max_payload
+        if limit is not None and len(task.payload) > limit:
+            raise CorruptRecord(f"a payload of {len(task.payload):,} bytes is over the limit of {limit:,}")
+        if not task.func_path:
+            return self._serializer.load_call(task.payload)
+        carried, args, kwargs = self._serializer.decode_call(task.payload)
+        # A path inside a payload is not trusted to choose; only the task's own func_path is.
+        return (carried if callable(carried) else None), args, kwargs
+
+    def _encode(self, value: Any) -> Outcome:
+        return encoded(value, self._serializer, self._max_payload)
+
+    def _landed(self, flight: Flight, outcome: Outcome) -> None:
+        """A run has ended: decide what becomes of its task. The slot is free when the store knows."""
+        task = flight.claim
+        if self._flights.get(task.id) is flight:
+            del self._flights[task.id]
+        if flight.deadline:
+            self._deadlines.remove(flight)
+        self._progress.pop(task.id, None)
+        if flight.occupied:
+            self._strays.add(flight)
+            self._stuck_since = self._clock.monotonic()
+        if flight.reason == "lost":
+            logger.warning("lost {task} epoch {epoch}: its lease is over", task=task.id, epoch=task.epoch)
+            self._slot_freed()
+            return
+        settlement = settle(task, outcome, self._policy, self._random())
+        self._log(settlement)
+        self._settled(settlement)
+
+    def _thread_left(self, flight: Flight) -> None:
+        self._strays.discard(flight)
+        if flight.ended:
+            self._slot_freed()
+
+    def _log(self, settlement: Settlement) -> None:
+        task, error = settlement.task, settlement.error
+        match settlement.action:
+            case Action.SUCCEED | Action.REPEAT:
+                logger.info("succeeded {task}", task=task.id)
+            case Action.RETRY:
+                assert isinstance(task, StoredTask | Task)
+                logger.debug(
+                    "failed {task} attempt {attempt}, next at {eta}: {error}",
+                    task=task.id,
+                    attempt=task.attempts + 1,
+                    eta=(self._clock.now() + timedelta(seconds=settlement.delay_s)).isoformat(),
+                    error=_type_of(error),
+                )
+            case Action.FAIL | Action.CONTINUE:
+                logger.info("failed {task} for good: {error}", task=task.id, error=_type_of(error))
+            case Action.GIVE_BACK:
+                logger.debug("gave back {task} for {delay:.3f} s", task=task.id, delay=settlement.delay_s)
+
+    # --- ending early ----------------------------------------------------------------------------
+
+    def interrupt_all(self, reason: Reason) -> None:
+        for flight in list(self._flights.values()):
+            flight.interrupt(reason)
+
+    def abandon_all(self) -> None:
+        """Bodies that did not even end when cancelled: their tasks go back without them."""
+        for flight in list(self._flights.values()):
+            logger.error("abandoned {task}: its body ignores cancellation", task=flight.claim.id)
+            flight.end(flight.interrupted())
+
+    @property
+    def is_stuck(self) -> bool:
+        """Every slot has been held for a while by a thread that nobody can stop."""
+        if not self._all_outlived_their_timeout() or self._stuck_since is None:
+            return False
+        return self._clock.monotonic() - self._stuck_since >= STUCK_AFTER_S
+
+    def raise_if_stuck(self) -> None:
+        if self._all_outlived_their_timeout():
+            raise WorkerStuck(
+                f"all {self._slots} slots are held by threads that went on after their timeout; "
+                "restart the process, or run such tasks with executor='process'"
+            )
+
+    def _all_outlived_their_timeout(self) -> bool:
+        return sum(flight.reason == "timeout" for flight in self._strays) >= self._slots
+
+    # --- from any thread -------------------------------------------------------------------------
+
+    def holding(self) -> list[Held]:
+        return [flight.held for flight in list(self._flights.values())]
+
+    def take_progress(self) -> list[tuple[str, int, float, float | None]]:
+        taken: list[tuple[str, int, float, float | None]] = []
+        while self._progress:
+            with contextlib.suppress(KeyError):
+                task_id, (epoch, done, total) = self._progress.popitem()
+                taken.append((task_id, epoch, done, total))
+        return taken
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        self._interrupt_soon([(task_id, None) for task_id in ids], "cancel")
+
+    def lose(self, held: Iterable[Held]) -> None:
+        self._interrupt_soon([(one.id, one.epoch) for one in held], "lost")
+
+    def _note_progress(self, task_id: str, epoch: int, done: float, total: float | None) -> None:
+        self._progress[task_id] = (epoch, done, total)
+
+    def _interrupt_soon(self, ids: list[tuple[str, int | None]], reason: Reason) -> None:
+        if ids:
+            with contextlib.suppress(RuntimeError):  # the loop has closed, and everything with it
+                self._loop.call_soon_threadsafe(self._interrupt, ids, reason)
+
+    def _interrupt(self, ids: list[tuple[str, int | None]], reason: Reason) -> None:
+        for task_id, epoch in ids:
+            flight = self._flights.get(task_id)
+            if flight is None or epoch not in (None, flight.claim.epoch) or flight.reason == reason:
+                continue
+            flight.interrupt(reason)
+
+
+def _type_of(error: TaskError | None) -> str:
+    """An error in a log line: its type. The message may quote an argument; it stands on the task."""
+    return "" if error is None else shown(f"{error.type} ({error.kind})")[1:-1]

@@ -1,0 +1,82 @@
+"""A connection whose nth statement fails, and what a database holds, to compare before and after."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from omniq.storage import SQLiteStorage
+from omniq.storage.sqlite.engine import Engine
+
+Way = Literal["not done", "done but not answered", "gone for good"]
+
+TABLES = (
+    "omniq_task",
+    "omniq_body",
+    "omniq_result",
+    "omniq_run",
+    "omniq_gone",
+    "omniq_paused",
+    "omniq_worker",
+)
+
+
+class Failing:
+    """Stands in for the writer's connection: everything goes through, except from the nth statement on.
+
+    "not done" fails the statement before it is done, "done but not answered" afterwards; both fail once.
+    "gone for good" fails everything from there, until `mend`.
+    """
+
+    def __init__(self, conn: sqlite3.Connection) -> None:
+        self._conn = conn
+        self._count = 0
+        self._fail_at = 0
+        self._way: Way = "not done"
+        self.failed = False
+
+    def arm(self, nth: int, way: Way) -> None:
+        self._count, self._fail_at, self._way, self.failed = 0, nth, way, False
+
+    def mend(self) -> None:
+        self._fail_at = 0
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        return self._passed(lambda: self._conn.execute(sql, parameters))
+
+    def executemany(self, sql: str, parameters: Any) -> sqlite3.Cursor:
+        return self._passed(lambda: self._conn.executemany(sql, parameters))
+
+    def _passed(self, do: Any) -> sqlite3.Cursor:
+        self._count += 1
+        now = self._count == self._fail_at or (self._way == "gone for good" and self.failed)
+        if not now or not self._fail_at:
+            return do()  # type: ignore[no-any-return]
+        self.failed = True
+        if self._way == "done but not answered":
+            do()
+        raise sqlite3.OperationalError("disk I/O error")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._conn, name)
+
+
+@contextmanager
+def failing(storage: SQLiteStorage) -> Iterator[Failing]:
+    """Put a `Failing` between the writer of an open storage and its connection."""
+    engine = storage._engine
+    assert isinstance(engine, Engine)
+    real = engine._writer
+    wrapped = Failing(real)
+    engine._writer = engine._write_rows.conn = wrapped  # type: ignore[assignment]
+    try:
+        yield wrapped
+    finally:
+        engine._writer = engine._write_rows.conn = real
+
+
+def contents(database: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table, as anybody else would see them now."""
+    with closing(sqlite3.connect(database)) as conn:
+        return {table: sorted(conn.execute(f"SELECT * FROM {table}"), key=repr) for table in TABLES}

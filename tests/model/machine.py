@@ -1,0 +1,328 @@
+"""Any sequence of calls, made on a store and on the model; after every step both must show the same.
+
+Every grant that was ever handed out is kept and used again, so that zombies arise by themselves.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from omniq.errors import Conflict, DuplicateTask, IdConflict, NotFound
+from omniq.storage.batched import BatchedStorage
+from omniq.task import (
+    Action,
+    Claim,
+    Enqueued,
+    Held,
+    Settlement,
+    StoredTask,
+    Task,
+    TaskError,
+    TaskStatus,
+)
+from omniq.testing import VirtualClock
+from tests.model.model import Error, Model, Report, Row
+
+T = TypeVar("T")
+OpenStore = Callable[[VirtualClock], contextlib.AbstractContextManager[BatchedStorage]]
+
+WORKERS = st.sampled_from(["ann", "bob", "eve"])
+QUEUES = st.sampled_from([None, ["default"], ["mail", "default"]])
+LEASES = st.sampled_from([5.0, 30.0])
+ONES = st.integers(0, 10**6)  # which of those that there are; 0 is the newest
+PASSING = st.sampled_from([1, 5, 12, 40, 300, 86400, 31 * 86400])
+CALLS = st.fixed_dictionaries(
+    {
+        "func_path": st.sampled_from(["jobs.a", "jobs.b"]),
+        "args": st.tuples(st.integers(0, 1)),
+        "queue": st.sampled_from(["default", "mail"]),
+        "priority": st.sampled_from([0, 5, 9]),
+        "eta": st.sampled_from([None, None, -10, 0, 10, 45]),
+        "expires_at": st.sampled_from([None, None, None, 8, 60]),
+        "interval": st.sampled_from([None, None, 20.0]),
+        "unique_key": st.sampled_from([None, None, "k", "l"]),
+        "max_losses": st.sampled_from([1, 2, 4]),
+        "result_ttl": st.sampled_from([None, None, 0.0, 50.0]),
+    }
+)
+REPORTS = st.tuples(
+    ONES, st.sampled_from(["done", "retry", "fail", "continue", "give back"]), st.sampled_from([0, 3, 30])
+)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """One store, one model, one clock, one loop."""
+
+    def __init__(self, open_store: OpenStore) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.clock = VirtualClock()
+        self.model = Model(self.clock)
+        self.opened = contextlib.ExitStack()
+        self.store = self.opened.enter_context(open_store(self.clock))
+        self.numbers = 0
+        self.tasks: list[Task] = []
+        self.grants: list[StoredTask] = []
+        self.claims: list[tuple[str, str]] = []
+
+    def teardown(self) -> None:
+        self.do(self.store.close())
+        self.opened.close()
+        self.do(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    def both(self, expected: Callable[[], object], actual: Callable[[], Awaitable[object]]) -> None:
+        """Make one call on both sides: the same answer, or the same error."""
+        self_says = _outcome(expected)
+        store_says = _outcome(lambda: self.do(_awaited(actual())))
+        assert store_says == self_says
+
+    # --- rules -----------------------------------------------------------------------------------
+
+    @rule(
+        calls=st.lists(CALLS, min_size=1, max_size=4),
+        on_conflict=st.sampled_from(["skip", "raise", "replace"]),
+        again=st.none() | ONES,
+        altered=st.booleans(),
+    )
+    def enqueue(
+        self, calls: list[dict[str, Any]], on_conflict: Any, again: int | None, altered: bool
+    ) -> None:
+        batch = [self._task(call) for call in calls]
+        if again is not None and (known := self._known(again)) is not None:
+            batch.insert(again % (len(batch) + 1), _altered(known) if altered else known)
+        self.tasks += batch
+        self.both(
+            lambda: self.model.enqueue(batch, on_conflict),
+            lambda: self.store.enqueue_many(batch, on_conflict=on_conflict),
+        )
+
+    def _task(self, call: dict[str, Any]) -> Task:
+        self.numbers += 1
+        moments = {name: self._moment(call[name]) for name in ("eta", "expires_at")}
+        return Task(**{**call, **moments}, id=f"t{self.numbers}", on_failure="continue")
+
+    def _moment(self, seconds: float | None) -> datetime | None:
+        return None if seconds is None else self.clock.now() + timedelta(seconds=seconds)
+
+    def _known(self, which: int) -> Task | None:
+        """A task that was enqueued before and is certainly not forgotten."""
+        known = [t for t in self.tasks if t.id in self.model.rows or self.model.remembers(t.id)]
+        return known[-1 - which % len(known)] if known else None
+
+    @rule(worker=WORKERS, queues=QUEUES, limit=st.integers(0, 4), lease_s=LEASES)
+    def claim(self, worker: str, queues: list[str] | None, limit: int, lease_s: float) -> None:
+        self._exchange([], (worker, queues, limit, lease_s))
+
+    @precondition(lambda self: self.grants)
+    @rule(reports=st.lists(REPORTS, min_size=1, max_size=3), limit=st.integers(0, 2), worker=WORKERS)
+    def exchange(self, reports: list[tuple[int, str, int]], limit: int, worker: str) -> None:
+        """Reports of current and of old grants, and a claim with them."""
+        self._exchange([self._report(*report) for report in reports], (worker, None, limit, 30.0))
+
+    def _exchange(
+        self, reports: list[tuple[Report, Settlement]], wish: tuple[str, list[str] | None, int, float]
+    ) -> None:
+        worker, queues, limit, lease_s = wish
+        claim_id = f"c{len(self.claims)}"
+        self.claims.append((worker, claim_id))
+        told = [self.model.settle(report) for report, _ in reports]
+        taken = self.model.claim(worker, queues, limit, lease_s, claim_id)
+        claim = Claim(worker, None if queues is None else tuple(queues), limit, lease_s, claim_id)
+        answers, claims = self.do(self.store.exchange([settlement for _, settlement in reports], claim))
+        assert (answers, [(task.id, task.epoch) for task in claims]) == (told, taken)
+        self.grants += [task for task in claims if isinstance(task, StoredTask)]
+
+    def _report(self, which: int, how: str, delay_s: float) -> tuple[Report, Settlement]:
+        grant = self.grants[-1 - which % len(self.grants)]
+        repeats = grant.interval is not None
+        action = {
+            "done": Action.REPEAT if repeats else Action.SUCCEED,
+            "retry": Action.RETRY,
+            "fail": Action.FAIL,
+            "continue": Action.CONTINUE if repeats else Action.FAIL,
+            "give back": Action.GIVE_BACK,
+        }[how]
+        value = f"{grant.id} run {grant.epoch}" if how == "done" else None
+        error = TaskError("ValueError", value or how) if how in ("retry", "fail", "continue") else None
+        report = Report(grant.id, grant.epoch, action, value, delay_s, error)
+        result = self.store.serializer.dumps(value) if how == "done" else None
+        # Sometimes by the row that was handed out, sometimes by its number alone, as after a renewal.
+        task = grant if which % 2 else Held(grant.id, grant.epoch)
+        return report, Settlement(task, action, result, delay_s, error)
+
+    @precondition(lambda self: self.claims)
+    @rule(which=ONES)
+    def claim_again(self, which: int) -> None:
+        """A claim whose answer was lost. One with nothing left running is not asked for again."""
+        worker, claim_id = self.claims[-1 - which % len(self.claims)]
+        if expected := self.model.claimed_again(worker, claim_id):
+            claims = self.do(self.store.claim(worker, None, 9, 30.0, claim_id))
+            assert sorted((task.id, task.epoch) for task in claims) == sorted(expected)
+
+    @rule(worker=WORKERS, lease_s=LEASES)
+    def renew(self, worker: str, lease_s: float) -> None:
+        """With everything that this worker ever had."""
+        had = [(grant.id, grant.epoch) for grant in self.grants if grant.owner == worker]
+        runs, lost, cancel = self.model.renew(worker, lease_s, had)
+        holding = [Held(task_id, epoch) for task_id, epoch in had]
+        renewal = self.do(self.store.renew(worker, lease_s, holding))
+        assert {(one.id, one.epoch) for one in renewal.held.values()} == runs
+        assert (renewal.lost, renewal.cancel) == (lost, cancel)
+
+    @rule(seconds=PASSING)
+    def time_passes(self, seconds: int) -> None:
+        self.do(self.clock.advance(seconds))
+
+    @rule(seconds=st.sampled_from([-7200, -15, 15, 7200]))
+    def wall_is_set(self, seconds: int) -> None:
+        self.clock.set_wall(self.clock.now() + timedelta(seconds=seconds))
+        self.model.jumps += 1
+
+    @rule(page=st.sampled_from([1, 3, 100]))
+    def lapse(self, page: int) -> None:
+        async def all_pages() -> int:
+            total = 0
+            while ended := await self.store.lapse(page):
+                total += ended
+            return total
+
+        # Found again after each page, so that the count is the same however small the pages are.
+        assert self.do(all_pages()) == self.model.lapse()
+
+    @rule(worker=WORKERS)
+    def release(self, worker: str) -> None:
+        self.both(lambda: self.model.release(worker), lambda: self.store.release(worker))
+
+    @precondition(lambda self: self.tasks)
+    @rule(which=ONES, verb=st.sampled_from(["cancel", "retry", "delete"]))
+    def by_hand(self, which: int, verb: str) -> None:
+        task_id = self._any_id(which)
+        self.both(lambda: getattr(self.model, verb)(task_id), lambda: getattr(self.store, verb)(task_id))
+
+    def _any_id(self, which: int) -> str:
+        return self.tasks[-1 - which % len(self.tasks)].id
+
+    @precondition(lambda self: self.tasks)
+    @rule(which=ONES, seconds=st.sampled_from([-5, 0, 25]))
+    def reschedule(self, which: int, seconds: int) -> None:
+        task_id, eta = self._any_id(which), self.clock.now() + timedelta(seconds=seconds)
+        self.both(lambda: self.model.reschedule(task_id, eta), lambda: self.store.reschedule(task_id, eta))
+
+    @precondition(lambda self: self.grants)
+    @rule(which=ONES, done=st.integers(0, 5), total=st.none() | st.just(5))
+    def progress(self, which: int, done: int, total: int | None) -> None:
+        grant = self.grants[-1 - which % len(self.grants)]
+        self.both(
+            lambda: self.model.progress(grant.id, grant.epoch, done, total),
+            lambda: self.store.progress(grant.id, grant.epoch, done, total),
+        )
+
+    @rule(queue=st.sampled_from(["default", "mail"]), paused=st.booleans())
+    def pause_or_resume(self, queue: str, paused: bool) -> None:
+        (self.model.paused.add if paused else self.model.paused.discard)(queue)
+        self.do(self.store.pause(queue) if paused else self.store.resume(queue))
+
+    @rule()
+    def prune(self) -> None:
+        self.both(self.model.prune, lambda: self.store.prune(1000))
+
+    # --- what must hold after every step ---------------------------------------------------------
+
+    @invariant()
+    def both_show_the_same(self) -> None:
+        self.do(self._compare())
+
+    async def _compare(self) -> None:
+        tasks = await self.store.list_tasks(limit=1000)
+        self._adopt_expired(tasks)
+        rows = sorted(self.model.rows.values(), key=lambda row: -row.order)
+        assert [task.id for task in tasks] == [row.task.id for row in rows]
+        for task, row in zip(tasks, rows, strict=True):
+            _compare_task(task, row)
+        await asyncio.gather(*(self._compare_end(row) for row in rows))
+        await self._compare_the_whole()
+        assert await self.store.verify() == []
+
+    def _adopt_expired(self, tasks: list[Task]) -> None:
+        """Who ends an expired task, a claim that met it or a lapse, is the store's business (T14)."""
+        for task in tasks:
+            row = self.model.rows.get(task.id)
+            if row is None or row.status != "PENDING" or not self.model.expired(row):
+                continue
+            if task.status is TaskStatus.FAILED:
+                self.model.expire(row)
+
+    async def _compare_end(self, row: Row) -> None:
+        result, runs = await asyncio.gather(
+            self.store.get_result(row.task.id), self.store.history(row.task.id)
+        )
+        assert (result is None) == (row.result is None)
+        if result is not None and row.result is not None:
+            status, value, error, at = row.result
+            assert (result.status, result.result, result.finished_at) == (status, value, at)
+            assert _same_error(result.error, error)
+        told = [(r.epoch, r.owner, r.started_at, r.finished_at, r.outcome) for r in runs]
+        assert told == [run[:5] for run in row.runs[-20:]]
+        assert all(_same_error(r.error, run[5]) for r, run in zip(runs, row.runs[-20:], strict=True))
+
+    async def _compare_the_whole(self) -> None:
+        counted: dict[str, dict[str, int]] = {}
+        for row in self.model.rows.values():
+            per_status = counted.setdefault(row.task.queue, dict.fromkeys(TaskStatus, 0))
+            per_status[row.status] += 1
+        assert await self.store.counts() == counted
+        assert await self.store.paused() == self.model.paused
+        for worker in ("ann", "bob", "eve"):
+            held = {(one.id, one.epoch) for one in await self.store.held(worker)}
+            assert held == {(row.task.id, row.epoch) for row in self.model.held(worker)}
+
+
+def _compare_task(task: Task, row: Row) -> None:
+    given = row.task
+    assert (task.func_path, task.args, task.queue) == (row.func_path, row.args, given.queue)
+    assert (task.priority, task.unique_key, task.interval) == (
+        given.priority,
+        given.unique_key,
+        given.interval,
+    )
+    assert (task.max_losses, task.result_ttl) == (given.max_losses, given.result_ttl)
+    assert (task.status, task.epoch, task.attempts) == (row.status, row.epoch, row.attempts)
+    assert (task.losses, task.owner, task.cancel_requested) == (row.losses, row.owner, row.cancel_requested)
+    assert (task.eta, task.expires_at, task.progress) == (row.eta, row.expires_at, row.progress)
+    assert (task.enqueued_at, task.started_at) == (row.enqueued_at, row.started_at)
+    assert task.finished_at == row.finished_at
+    assert _same_error(task.error, row.error)
+
+
+def _same_error(actual: TaskError | None, expected: Error) -> bool:
+    if isinstance(expected, str):
+        return actual is not None and actual.kind == expected
+    return actual == expected
+
+
+def _altered(task: Task) -> Task:
+    return Task("jobs.c", task.args, id=task.id, queue=task.queue)
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+def _outcome(call: Callable[[], object]) -> object:
+    """An answer in a form that can be compared: also an error, and whom it names."""
+    try:
+        answer = call()
+    except (NotFound, IdConflict, DuplicateTask, Conflict) as error:
+        return type(error), getattr(error, "task_id", None)
+    if isinstance(answer, list):
+        return [(str(one), one.created) if isinstance(one, Enqueued) else one for one in answer]
+    return answer

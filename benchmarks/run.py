@@ -54,8 +54,6 @@ class Run:
                 break
             if all(failure.case != case for failure in self.record.failures):
                 self._take(measure, systems[case.system], case, round_, f"{turn}/{len(schedule)}")
-        for measure in measures:
-            measure.close()
 
     def _schedule(
         self, systems: Mapping[str, System], measures: Sequence[Measure]

@@ -9,10 +9,11 @@ second). A body can also decide for itself: `Retry`, `Snooze`, `GiveUp`.
 import asyncio
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from loguru import logger
 
-from omniq import GiveUp, OmniQ, Retry, Snooze, TaskFailed, context
+from omniq import GiveUp, OmniQ, Retry, Snooze, TaskFailed, TaskHandle, context
 
 logger.disable("omniq")
 
@@ -58,7 +59,7 @@ def hopeless(address: str) -> None:
 
 
 def main() -> None:
-    handles = {
+    handles: dict[str, TaskHandle[Any]] = {
         "flaky": flaky.enqueue(),
         "slow": slow.enqueue(),
         "rate_limited": rate_limited.enqueue(),

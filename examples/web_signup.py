@@ -30,7 +30,7 @@ async def welcome(address: str) -> str:
 async def signup(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """`POST /signup` with an address as its body."""
     head = await reader.readuntil(b"\r\n\r\n")
-    length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+    length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
     address = (await reader.readexactly(length)).decode()
     # One address, one mail: a second request finds the first one's task as long as that has not ended.
     handle = await welcome.options(unique_key=f"welcome:{address}").aenqueue(address)
@@ -55,7 +55,7 @@ async def main() -> None:
     server = await asyncio.start_server(signup, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with q, server:
-        answers = [await post(port, name) for name in ("ann@example.org", "bob@example.org", "ann@example.org")]
+        answers = [await post(port, f"{name}@example.org") for name in ("ann", "bob", "ann")]
         for answer in answers:
             print(answer.rpartition(" ")[0])
         async with q.async_worker():

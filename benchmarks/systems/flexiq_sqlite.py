@@ -10,8 +10,6 @@ from typing import Any
 from benchmarks import marks
 from benchmarks.systems.base import Body, System
 
-THREADS = 8
-
 
 class FlexiqSQLite(System):
     name = "flexiq-sqlite"
@@ -30,10 +28,11 @@ class FlexiqSQLite(System):
 
         self.queue: Any = Queue(
             db_path=str(folder / "flexiq.db"),
-            workers=THREADS,
+            workers=concurrency,
             async_concurrency=concurrency,
             scheduler_poll_interval_ms=1,
             scheduler_batch_size=concurrency,
+            push_dispatch=True,
         )
         self.tasks: dict[Body, Any] = {
             "sync": self.queue.task()(marks.mark),

@@ -11,7 +11,7 @@ import asyncio
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from omniq import OmniQ
 from omniq.clock import REAL_CLOCK
 from omniq.serializer import MsgpackSerializer
 from omniq.storage import MemoryStorage, SQLiteStorage
-from omniq.storage.batched import DAY_S
 from omniq.storage.sqlite.beside import Beside
 from omniq.storage.sqlite.rows import SQLiteRows
 from omniq.task import Claim, Settlement, StoredTask
@@ -41,7 +40,7 @@ class RawSQLite(Limit):
     def drain(self, folder: Path, tasks: int, batch: int, limit_s: float) -> Reached:
         recorded, replayed = folder / "recorded.db", folder / "replayed.db"
         with Recording(recorded) as recording:
-            recording.transaction(lambda rows: rows.enqueue_many(_tasks(tasks), "skip"))
+            recording.transaction("enqueue_many", _tasks(tasks), "skip")
         shutil.copy(recorded, replayed)
         with Recording(recorded) as recording:
             ended = _drain(recording, batch)
@@ -57,8 +56,7 @@ class RawSQLite(Limit):
         waiting = _tasks(tasks)
         with Recording(recorded) as recording:
             for first in range(0, tasks, batch):
-                group = waiting[first : first + batch]
-                recording.transaction(lambda rows, group=group: rows.enqueue_many(group, "skip"))
+                recording.transaction("enqueue_many", waiting[first : first + batch], "skip")
         transactions, seconds, cpu_s = replay(recording.tape, replayed, limit_s)
         return Reached(min(tasks, transactions * batch), seconds, cpu_s)
 
@@ -73,10 +71,7 @@ def _drain(recording: Recording, batch: int) -> int:
     result, ended = MsgpackSerializer().dumps(None), 0
     settlements: list[Settlement] = []
     while True:
-        claim = Claim("raw", None, batch)
-        _, claimed = recording.transaction(
-            lambda rows, s=settlements, c=claim: rows.exchange(s, c)  # bound now: it runs at once
-        )
+        _, claimed = recording.transaction("exchange", settlements, Claim("raw", None, batch))
         ended += len(settlements)
         if not claimed:
             return ended
@@ -114,13 +109,12 @@ class Recording:
         self._beside = Beside(self.path)
         [boot] = self._conn.execute("SELECT max(boot) FROM omniq_boot").fetchone()
         self._rows = SQLiteRows(self._conn, REAL_CLOCK, self._beside, boot)
-        self._rows.result_ttl_s = self._rows.failed_ttl_s = DAY_S
         return self
 
-    def transaction(self, work: Callable[[SQLiteRows], Any]) -> Any:
+    def transaction(self, verb: str, *arguments: Any) -> Any:
         self._conn.heard = []
         self._conn.execute("BEGIN IMMEDIATE")
-        answer = work(self._rows)
+        answer = getattr(self._rows, verb)(*arguments)
         self._conn.execute("COMMIT")
         self.tape.append(self._conn.heard)
         return answer

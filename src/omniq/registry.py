@@ -67,8 +67,8 @@ class Resolver:
             )
         try:
             found = import_path(path)
-        except CorruptRecord as exc:
-            raise Unresolvable(str(exc)) from exc
+        except (CorruptRecord, SystemExit) as exc:
+            raise Unresolvable(str(exc) or f"importing {shown(path)} ended the interpreter") from exc
         func = getattr(found, "__omniq_function__", found)
         if self._allow is not None and not self._lives_where_allowed(func):
             raise UnknownTask(f"{shown(path)} is only imported there, not defined; allow its own module")

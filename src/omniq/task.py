@@ -236,8 +236,15 @@ def check_fields(task: TaskFields) -> None:
         check_text(task.unique_key, "unique_key", MAX_NAME_CHARS)
     if task.on_failure not in ("stop", "continue"):
         raise InvalidOption(f"on_failure must be 'stop' or 'continue', not {shown(task.on_failure)}")
-    if task.headers and not all(isinstance(k, str) and isinstance(v, str) for k, v in task.headers.items()):
-        raise InvalidOption("headers must be a dict from str to str")
+    if task.headers:
+        check_headers(task.headers)
+
+
+def check_headers(headers: dict[str, str]) -> None:
+    try:
+        "".join(text for pair in headers.items() for text in pair).encode()
+    except (TypeError, AttributeError, UnicodeEncodeError) as exc:
+        raise InvalidOption(f"headers must be a dict from str to str, in plain text: {exc}") from None
 
 
 def check_text(value: str, name: str, most: int) -> None:

@@ -1,7 +1,7 @@
 """Every Python block of README and docs runs, and prints what the page says; so does what a reader types.
 
 The blocks of a page are one program, in order. A block that begins with `# tasks.py` is that file. Workers
-that the page tells its reader to start are started, and the other commands are given when the program is done.
+that the page tells its reader to start are started; the other commands are given when the program is done.
 """
 
 import re
@@ -9,9 +9,8 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
-from contextlib import ExitStack, contextmanager
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -119,7 +118,9 @@ def _assert_in_order(expected: list[str], said: str) -> None:
 
 @pytest.mark.parametrize("page", TO_READERS, ids=called)
 def test_a_block_that_does_not_run_says_why(page: Page) -> None:
-    silent = [f"{page.name}:{b.line}" for b in page.python if not b.runs and not NO_RUN_REASON.match(b.line_before)]
+    silent = [
+        f"{page.name}:{b.line}" for b in page.python if not b.runs and not NO_RUN_REASON.match(b.line_before)
+    ]
     assert silent == [], "write <!-- no-run: why --> above it"
 
 

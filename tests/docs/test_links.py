@@ -32,7 +32,11 @@ def test_a_dead_link_is_found() -> None:
 
 @pytest.mark.parametrize(
     ("heading", "link"),
-    [("The command line", "the-command-line"), ("What is `it`, now?", "what-is-it-now"), ("0001: A b", "0001-a-b")],
+    [
+        ("The command line", "the-command-line"),
+        ("What is `it`, now?", "what-is-it-now"),
+        ("0001: A b", "0001-a-b"),
+    ],
 )
 def test_anchors_are_made_as_github_makes_them(heading: str, link: str) -> None:
     assert anchor(heading) == link
@@ -43,6 +47,8 @@ def test_every_page_is_reached_from_the_readme() -> None:
     ahead = [ROOT / "README.md"]
     while ahead:
         path = ahead.pop()
+        if path.is_dir():  # a link to a folder shows what is in it
+            ahead += path.glob("*.md")
         if path in reached or path.suffix != ".md":
             continue
         reached.add(path)

@@ -64,7 +64,7 @@ class Failing:
 
 @contextmanager
 def failing(storage: SQLiteStorage) -> Iterator[Failing]:
-    """Put a `Failing` between the writer of an open storage and its connection."""
+    """Put a `Failing` between the writer of an open storage and its connection, unless it takes a new one."""
     engine = storage._engine
     assert isinstance(engine, Engine)
     real = engine._writer
@@ -73,10 +73,22 @@ def failing(storage: SQLiteStorage) -> Iterator[Failing]:
     try:
         yield wrapped
     finally:
-        engine._writer = engine._write_rows.conn = real
+        if engine._writer is wrapped:
+            engine._writer = engine._write_rows.conn = real
 
 
 def contents(database: Path) -> dict[str, list[tuple[Any, ...]]]:
     """Every row of every table, as anybody else would see them now."""
     with closing(sqlite3.connect(database)) as conn:
         return {table: sorted(conn.execute(f"SELECT * FROM {table}"), key=repr) for table in TABLES}
+
+
+def restore(database: Path, saved: dict[str, list[tuple[Any, ...]]]) -> None:
+    """Make the database hold exactly this again."""
+    with closing(sqlite3.connect(database)) as conn:
+        for table, rows in saved.items():
+            conn.execute(f"DELETE FROM {table}")
+            if rows:
+                marks = ", ".join("?" * len(rows[0]))
+                conn.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+        conn.commit()

@@ -4,9 +4,7 @@ And the call can be repeated as it is: the state of one success follows, also wh
 """
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
@@ -15,10 +13,21 @@ import pytest
 
 from omniq.errors import Conflict, NotFound, StoreUnavailable
 from omniq.storage import SQLiteStorage
-from omniq.task import Action, Claim, Held, Settlement, StoredTask, Task, TaskError, TaskResult, TaskStatus, WorkerInfo
+from omniq.task import (
+    Action,
+    Claim,
+    Held,
+    Settlement,
+    StoredTask,
+    Task,
+    TaskError,
+    TaskResult,
+    TaskStatus,
+    WorkerInfo,
+)
 from omniq.testing import VirtualClock
 from omniq.testing.clock import START
-from tests.faults.statements import Failing, Way, contents, failing
+from tests.faults.statements import Way, contents, failing, restore
 
 LARGE = "x" * 5000
 ERROR = TaskError("ValueError", "on purpose", "its traceback")
@@ -140,75 +149,39 @@ VERBS: dict[str, tuple[Callable[[Scene], Awaitable[None]], Verb]] = {
 }
 
 
-@contextmanager
-def numbered(tmp_path: Path) -> Iterator[Callable[[], Path]]:
-    count = itertools.count()
-    yield lambda: tmp_path / f"{next(count)}.db"
-
-
-async def in_scene(
-    path: Path, setting: Callable[[Scene], Awaitable[None]], do: Callable[[SQLiteStorage, Failing], Awaitable[Any]]
-) -> Any:
-    clock = VirtualClock()
-    async with SQLiteStorage(path, clock=clock, durability="relaxed") as storage:
-        await setting(Scene(storage, clock))
-        with failing(storage) as connection:
-            return await do(storage, connection)
-
-
 @pytest.mark.parametrize("name", VERBS)
-async def test_f17_a_failing_statement_leaves_before_or_after(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("way", get_args(Way))
+async def test_f17_a_failing_statement_leaves_before_or_after(tmp_path: Path, name: str, way: Way) -> None:
     setting, verb = VERBS[name]
-    with numbered(tmp_path) as fresh:
-        before, after = await expected(fresh(), setting, verb)
-        assert before != after, "the verb writes nothing here"
-        for way in get_args(Way):
-            for nth in range(1, MOST_STATEMENTS):
-                path = fresh()
-                failed = await in_scene(path, setting, lambda s, c: failed_once(s, c, verb, nth, way, before, after))  # noqa: B023
-                if not failed:
-                    break
-            else:
-                pytest.fail("it never ran through")
-            assert nth > 2, "nothing of it failed"
-
-
-async def expected(
-    path: Path, setting: Callable[[Scene], Awaitable[None]], verb: Verb
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    async def run(storage: SQLiteStorage, _: Failing) -> tuple[dict[str, Any], dict[str, Any]]:
-        before = contents(path)
+    clock = VirtualClock()
+    async with SQLiteStorage(tmp_path / "jobs.db", clock=clock, durability="relaxed") as storage:
+        await setting(Scene(storage, clock))
+        before = contents(storage.path)
         await verb(storage)
-        return before, contents(path)
+        after = contents(storage.path)
+        assert before != after, "the verb writes nothing here"
+        for nth in range(1, MOST_STATEMENTS):
+            restore(storage.path, before)
+            with failing(storage) as connection:
+                connection.arm(nth, way)
+                await call(storage, verb, may_be_away=True)
+                connection.mend()
+            if not connection.failed:
+                break
+            now = contents(storage.path)
+            assert now in (before, after), f"between, after statement {nth} was {way}"
+            await call(storage, verb, done=now == after)
+            assert contents(storage.path) == after, f"statement {nth} was {way}: did not converge"
+            assert await storage.verify() == []
+        assert 3 < nth < MOST_STATEMENTS - 1, "it failed nowhere, or never ran through"
 
-    found: tuple[dict[str, Any], dict[str, Any]] = await in_scene(path, setting, run)
-    return found
 
-
-async def failed_once(
-    storage: SQLiteStorage,
-    connection: Failing,
-    verb: Verb,
-    nth: int,
-    way: Way,
-    before: dict[str, Any],
-    after: dict[str, Any],
-) -> bool:
-    """Fail the nth statement, look, repeat, look again; False when the verb has fewer statements."""
-    connection.arm(nth, way)
+async def call(storage: SQLiteStorage, verb: Verb, *, may_be_away: bool = False, done: bool = False) -> None:
+    """One call; only what is done already may be refused, and a call always ends."""
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(5):
             await verb(storage)
     except StoreUnavailable:
-        assert connection.failed
-    connection.mend()
-    now = contents(storage.path)
-    assert now in (before, after), f"between, after statement {nth} was {way}"
-    try:
-        async with asyncio.timeout(10):
-            await verb(storage)
+        assert may_be_away
     except (Conflict, NotFound):
-        assert now == after, "only what is done already may be refused"
-    assert contents(storage.path) == after, f"repeating after statement {nth} was {way} did not converge"
-    assert await storage.verify() == []
-    return connection.failed
+        assert done

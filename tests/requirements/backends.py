@@ -18,6 +18,7 @@ class ListBackend(Backend):
         self.clock = clock
         self.calls: list[tuple[str, Any]] = []
         self.reserves: list[float] = []
+        self.found: list[int] = []
         self.waiting: list[Reserved] = []
         self.successes: dict[str, bytes] = {}
         self.failures: dict[str, tuple[str, str]] = {}
@@ -43,6 +44,7 @@ class ListBackend(Backend):
         self.reserves.append(self.clock.monotonic())
         self._fail("reserve")
         taken, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        self.found.append(len(taken))
         return taken
 
     async def mark_success(self, task_id: str, result: bytes) -> None:

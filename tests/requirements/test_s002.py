@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from loguru import logger
 
-from omniq import Task, TaskStatus, Worker
+from omniq import AsyncWorkerPool, Task, TaskStatus, Worker
 from omniq.clock import Clock
 from omniq.serializer import CloudpickleSerializer, JsonSerializer, MsgpackSerializer, Serializer
 from omniq.storage import MemoryStorage, SQLiteStorage
@@ -29,11 +30,10 @@ def worker(backend: Any, serializer: Serializer | None = None, n: int = 10, poll
     return Worker(backend, serializer, max_concurrency=n, poll_interval=poll)
 
 
-def in_virtual_time(backend: ListBackend, clock: Clock, **options: Any) -> Worker:
-    """A worker whose time is the test's. `Worker` itself takes no clock."""
-    made = Worker(backend, **options)
-    made._pool._clock = made._pool._injected_clock = clock
-    return made
+def in_virtual_time(backend: ListBackend, clock: Clock, n: int, poll: float) -> AsyncWorkerPool:
+    """What a `Worker` is made of, with time that is the test's. `Worker` itself takes no clock."""
+    pool = AsyncWorkerPool(backend.as_storage(), n, poll, wake=False, clock=clock)
+    return pool.without_retries()
 
 
 # --- polling -------------------------------------------------------------------------------------
@@ -61,14 +61,19 @@ async def test_s002_2_connects_if_needed(connected: bool) -> None:
 
 
 @pytest.mark.requirement("S002-3")
-@pytest.mark.parametrize("poll_interval", [0.25, 3])
-async def test_s002_3_reserves_periodically(poll_interval: float) -> None:
+@pytest.mark.parametrize("poll", [0.02, 0.06])
+async def test_s002_3_reserves_periodically(poll: float) -> None:
     """S002-3: it calls `reserve` again and again; the poll interval is configurable."""
+    backend = ListBackend()
+    async with worker(backend, poll=poll):
+        await until(lambda: len(backend.reserves) == 6)
+    gaps = [later - sooner for sooner, later in itertools.pairwise(backend.reserves)]
+    assert min(gaps) >= poll
     clock = VirtualClock()
     backend, begun = ListBackend(clock=clock), clock.monotonic()
-    async with in_virtual_time(backend, clock, poll_interval=poll_interval):
-        await clock.advance(4 * poll_interval + 0.01)
-    assert backend.reserves == [begun + n * poll_interval for n in range(5)]
+    async with in_virtual_time(backend, clock, 1, poll):
+        await clock.advance(4.5 * poll)
+    assert backend.reserves == pytest.approx([begun + n * poll for n in range(5)], abs=1e-6)
 
 
 @pytest.mark.requirement("S002-4")
@@ -83,7 +88,7 @@ async def test_s002_4_at_least_the_interval_after_an_empty_reserve(bodies: Bodie
 
     for n in (0, 1):
         backend.put(bodies(body), n)
-    async with in_virtual_time(backend, clock, max_concurrency=3, poll_interval=10):
+    async with in_virtual_time(backend, clock, 3, 10):
         await clock.advance(11)  # both found at once; an empty look at 10
         assert backend.reserves == [begun, begun + 10]
         gates[0].set()
@@ -94,6 +99,25 @@ async def test_s002_4_at_least_the_interval_after_an_empty_reserve(bodies: Bodie
         assert backend.reserves == [begun, begun + 10]
         await clock.advance(0.2)
         assert backend.reserves == [begun, begun + 10, begun + 20]
+
+
+@pytest.mark.requirement("S002-4")
+async def test_s002_4_holds_in_real_time_too(bodies: Bodies) -> None:
+    """S002-4: a `Worker` never reserves sooner than the interval after an empty `reserve`."""
+    backend = ListBackend()
+
+    async def body() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0.002)
+
+    async with worker(backend, n=4, poll=0.03):
+        for _ in range(6):
+            backend.put(bodies(body))
+            await until(lambda: not backend.waiting)
+        await until(lambda: len(backend.ended) == 6)
+    looks = list(zip(backend.reserves, backend.found, strict=True))
+    for (then, found), (later, _) in itertools.pairwise(looks):
+        assert found or later - then >= 0.03
 
 
 # --- concurrency ---------------------------------------------------------------------------------

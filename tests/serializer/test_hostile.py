@@ -124,6 +124,10 @@ def test_a_pickle_that_does_not_load_is_corrupt() -> None:
         m(b"\x91" * 1_000_000),
         m(b"\x91" * 70, b"\xc0"),  # only as deep as a list that was never written
         m(b"\x81\xa1k" * 70, b"\xc0"),
+        m(b"\xdc\x00\x01" * 70, b"\xc0"),
+        m(b"\xdd\x00\x00\x00\x01" * 70, b"\xc0"),
+        m(b"\xde\x00\x01\xa1k" * 70, b"\xc0"),
+        m(b"\xdf\x00\x00\x00\x01\xa1k" * 70, b"\xc0"),
         m(b"\xdd\xff\xff\xff\xff"),
         m(b"\xdd\x3f\xff\xff\xff" * 1000),
         m(b"\xdc\xff\xff" * 100_000),
@@ -211,6 +215,7 @@ def test_a_pickle_that_does_not_load_is_corrupt() -> None:
         tag("float", None),
         tag("bytes", "a"),
         tag("bytes", "a b="),
+        tag("bytes", "Y!Q=="),
         tag("bytes", "ü"),
         tag("bytes", 5),
         tag("bytearray", "YQ=="),

@@ -16,7 +16,7 @@ import pytest
 
 from omniq.errors import InvalidOption, UnserializableArgument
 from omniq.serializer import CloudpickleSerializer, JsonSerializer, MsgpackSerializer, Serializer
-from tests.serializer.samples import DATA_ONLY, Box, DictLike, Frozen, Job, Money, Point, Right, nested
+from tests.serializer.samples import DATA_ONLY, Box, DictLike, Frozen, Job, Level, Money, Point, Right, nested
 
 LOCK = threading.Lock()
 LONE = "ok\ud800"
@@ -172,6 +172,14 @@ def test_a_refused_argument_is_named(serializer: Serializer, args: Any, kwargs: 
 def test_arguments_may_nest_as_deep_as_values(serializer: Serializer) -> None:
     _, args, kwargs = serializer.decode_call(serializer.dump_call(None, (nested(64),), {"k": nested(64)}))
     assert (args, kwargs) == ([nested(64)], {"k": nested(64)})
+
+
+@pytest.mark.parametrize("serializer", DATA_ONLY, ids=lambda s: type(s).__name__)
+def test_the_deepest_list_may_hold_anything_that_is_no_container(serializer: Serializer) -> None:
+    value: list[Any] = [Level.LOW, time(1), 2**70, 1j, Path("a")]
+    for _ in range(63):
+        value = [value]
+    assert serializer.loads(serializer.dumps(value)) == value
 
 
 def test_the_refusal_is_both_a_bad_option_and_a_type_error() -> None:

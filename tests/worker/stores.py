@@ -155,7 +155,7 @@ class Line:
 
     def __init__(self) -> None:
         self.away = False  # nothing arrives
-        self.lost_answers = 0  # so many writes arrive, but their answers do not
+        self.lost_answers = 0  # so many exchanges arrive, but their answers do not
         self.refused = 0
 
     def check(self) -> None:
@@ -168,11 +168,21 @@ class Remote(Noted):
     """A built-in store behind a line that a test can cut."""
 
     line: Line
+    _exchanging = False
+
+    async def exchange(
+        self, settlements: Sequence[Settlement], claim: Claim | None = None
+    ) -> tuple[list[Answer], list[Claimed]]:
+        self._exchanging = True
+        try:
+            return await super().exchange(settlements, claim)
+        finally:
+            self._exchanging = False
 
     async def _write(self, job: Callable[[Rows], T]) -> T:
         self.line.check()
         answer: T = await super()._write(job)  # type: ignore[safe-super]
-        if self.line.lost_answers:
+        if self._exchanging and self.line.lost_answers:
             self.line.lost_answers -= 1
             raise StoreUnavailable("the answer was lost")
         return answer

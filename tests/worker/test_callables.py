@@ -218,16 +218,15 @@ async def test_nothing_is_left_unretrieved(bodies: Bodies) -> None:
     async def forever() -> None:
         await asyncio.Event().wait()
 
-    async with Memory() as store:
-        async with running(store, 8, **QUICK) as pool:
-            for exc in (ValueError(), SystemExit(1), asyncio.CancelledError()):
-                path = bodies(raiser(exc, asynchronous=True), type(exc).__name__)
-                await ended(store, await store.enqueue(Task(path, max_retries=0)))
-            await ended(store, await store.enqueue(Task(bodies(forever), timeout=0.05, max_retries=0)))
-            await ended(store, await store.enqueue(Task(bodies(takes_one), max_retries=0)))
-            await store.enqueue(Task(bodies(forever)))
-            await turns()
-            await pool.stop(cancel_in_flight=True)
+    async with Memory() as store, running(store, 8, **QUICK) as pool:
+        for exc in (ValueError(), SystemExit(1), asyncio.CancelledError()):
+            path = bodies(raiser(exc, asynchronous=True), type(exc).__name__)
+            await ended(store, await store.enqueue(Task(path, max_retries=0)))
+        await ended(store, await store.enqueue(Task(bodies(forever), timeout=0.05, max_retries=0)))
+        await ended(store, await store.enqueue(Task(bodies(takes_one), max_retries=0)))
+        await store.enqueue(Task(bodies(forever)))
+        await turns()
+        await pool.stop(cancel_in_flight=True)
     gc.collect()
     await turns()
     assert unhandled == []

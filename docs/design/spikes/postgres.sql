@@ -281,7 +281,7 @@ taken AS (
                 THEN '{"type":"WorkerLost","message":"its worker died too often","kind":"poison"}'
             ELSE t.error END,
         due = CASE WHEN t.cancel_requested OR t.losses + 1 >= t.max_losses THEN t.due
-            WHEN t.losses = 0 THEN now() ELSE now() + make_interval(secs => 2 ^ least(t.losses - 1, 30)) END,
+            WHEN t.losses = 0 THEN now() ELSE now() + make_interval(secs => least(3600, 2 ^ least(t.losses - 1, 30))) END,
         finished_at = CASE WHEN t.cancel_requested OR t.losses + 1 >= t.max_losses THEN now() END,
         result = CASE WHEN t.cancel_requested OR t.losses + 1 >= t.max_losses THEN NULL ELSE t.result END,
         result_status = CASE WHEN t.cancel_requested THEN 4 WHEN t.losses + 1 >= t.max_losses THEN 3

@@ -321,7 +321,7 @@ local function lose(ids)
       if cancelled then
         finish(t, CANCELLED, nil, WHILE_RUNNING)
       else
-        local pause_s = t.losses == 0 and 0 or 2 ^ math.min(t.losses - 1, 30)
+        local pause_s = t.losses == 0 and 0 or math.min(3600, 2 ^ math.min(t.losses - 1, 30))
         t.losses = t.losses + 1
         if poison then finish(t, FAILED, nil, LOST) else wait_until(t, now + pause_s * 1000000) end
       end

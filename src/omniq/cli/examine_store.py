@@ -54,7 +54,7 @@ async def _examine(storage: BaseStorage) -> AsyncIterator[Finding]:
     beside = Beside(storage.path) if isinstance(storage, SQLiteStorage) else None
     try:
         if isinstance(storage, SQLiteStorage):
-            yield _sqlite(sqlite3.sqlite_version_info, len({(w.host, w.pid) for w in workers}))
+            yield wal_reset(sqlite3.sqlite_version_info, len({(w.host, w.pid) for w in workers}))
         for finding in (*_data(await storage.verify()), *_workers(workers, beside)):
             yield finding
         yield _clock(await _newest(storage, workers), datetime.now(UTC))
@@ -65,7 +65,7 @@ async def _examine(storage: BaseStorage) -> AsyncIterator[Finding]:
             beside.close()
 
 
-def _sqlite(version: tuple[int, ...], processes: int) -> Finding:
+def wal_reset(version: tuple[int, ...], processes: int) -> Finding:
     name = f"SQLite {'.'.join(map(str, version))}"
     if not WAL_RESET_FROM <= version <= WAL_RESET_TO:
         return Finding("ok", "sqlite", name)

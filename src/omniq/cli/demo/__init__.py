@@ -1,4 +1,4 @@
-"""`omniq demo`: a few thousand tasks, real worker processes, one of them killed, and every task accounted for."""
+"""`omniq demo`: a few thousand tasks, real worker processes, one of them killed, and an account of it all."""
 
 from __future__ import annotations
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct, field
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from omniq.cli.demo.ledger import Entry, Word
@@ -22,6 +24,7 @@ EXPECTED: Final = dict.fromkeys(KINDS, TaskStatus.SUCCESS) | {
 }
 # Their latency says how fast an idle worker is woken; a burst's only how long its queue was.
 PROMPT: Final = ("fetch", "resize", "flaky")
+MOST_COMPLAINTS: Final = 10
 
 
 class Row(Struct):
@@ -85,7 +88,10 @@ def _account_one(result: Account, task_id: str, story: list[Entry], task: Task |
     row.failed += task.status is TaskStatus.FAILED
     row.cancelled += task.status is TaskStatus.CANCELLED
     row.retried += kind == "flaky" and words[Word.FAILED] > 0
-    row.run_again += task.losses > 0
+    if task.losses:
+        row.run_again += 1
+        if story[-1].pid == result.facts.get("killed_pid"):
+            result.complaints.append(f"{task_id} ({kind}) died with its process, and nobody ran it again")
     if kind in PROMPT:
         result.latencies_ms.append(_latency_ms(story))
 
@@ -105,7 +111,13 @@ def _latency_ms(story: list[Entry]) -> float:
 
 
 def print_account(result: Account, console: Console) -> None:
-    table = Table(title="What became of every task", title_style="bold", header_style="bold")
+    table = Table(
+        title="What became of every task",
+        title_style="bold",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     table.add_column("kind", no_wrap=True)
     for name in ("enqueued", "succeeded", "failed", "cancelled", "retried", "run again", "lost"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -115,14 +127,14 @@ def print_account(result: Account, console: Console) -> None:
     table.add_row("all", *_cells(result.total), style="bold")
     console.print()
     console.print(table)
-    for line in _figures(result):
-        console.print(line)
-    for complaint in result.complaints[:10]:
-        console.print(f"[red]unaccounted:[/red] {complaint}")
-    verdict = (
-        "[bold green]Every task is accounted for." if result.is_complete else "[bold red]Tasks are missing."
+    console.print(_figures(result))
+    for complaint in result.complaints[:MOST_COMPLAINTS]:
+        console.print(f"[red]unaccounted:[/red] {escape(complaint)}")
+    console.print(
+        "[bold green]Every task is accounted for."
+        if result.is_complete
+        else f"[bold red]{result.total.lost} tasks lost, {len(result.complaints)} unaccounted for."
     )
-    console.print(verdict)
 
 
 def _cells(row: Row) -> list[str]:
@@ -131,20 +143,22 @@ def _cells(row: Row) -> list[str]:
     return [*cells, f"[bold red]{row.lost:,}" if row.lost else "[green]0"]
 
 
-def _figures(result: Account) -> list[str]:
+def _figures(result: Account) -> Table:
     facts, total = result.facts, result.total
-    lines = [
-        f"{total.enqueued:,} tasks and {total.runs:,} runs in {facts['seconds']:.1f} s; "
-        f"the burst ran at {facts['burst_per_s']:,.0f} a second and was enqueued at "
-        f"{facts['enqueue_per_s']:,.0f} a second.",
-    ]
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_row("in all", f"{total.enqueued:,} tasks, {total.runs:,} runs, {facts['seconds']:.1f} s")
+    grid.add_row(
+        "burst",
+        f"{facts['burst_per_s']:,.0f} tasks a second run, {facts['enqueue_per_s']:,.0f} a second enqueued",
+    )
     if len(result.latencies_ms) > 1:
         cuts = statistics.quantiles(result.latencies_ms, n=1000, method="inclusive")
-        p50, p95, p99 = (cuts[round(part * 1000) - 1] for part in (0.50, 0.95, 0.99))
-        lines.append(
-            f"From enqueue to start, in another process: p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms, "
-            f"worst {max(result.latencies_ms):.1f} ms."
-        )
-    again = total.run_again
-    lines.append(f"The killed process left {again} unfinished tasks behind; each of them ran again.")
-    return lines
+        shown = ", ".join(f"p{part} {cuts[part * 10 - 1]:.1f} ms" for part in (50, 95, 99))
+        grid.add_row("latency", f"{shown}, from enqueue to start")
+    grid.add_row(
+        "killed",
+        f"{total.run_again} tasks ran again within {facts['taken_over_s'] * 1000:.0f} ms; "
+        f"the process was replaced after {facts['replaced_s']:.1f} s",
+    )
+    return grid

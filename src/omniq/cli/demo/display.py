@@ -17,8 +17,10 @@ from rich.text import Text
 from omniq.cli.demo.scene import KINDS, Crew, Scene
 
 PLAIN_EVERY_S: Final = 2.0
-LAST_WORDS: Final = 7
-BAR: Final = 28
+MOST_WORDS: Final = 8
+OTHER_LINES: Final = 20  # everything in the picture but the words
+BAR: Final = 20
+DOTS: Final = 40
 SPARKS: Final = " ▁▂▃▄▅▆▇█"
 COLOURS: Final = {
     "PENDING": "yellow",
@@ -78,7 +80,9 @@ class PlainScreen:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
         return
 
 
@@ -88,7 +92,8 @@ class LiveScreen:
     def __init__(self, console: Console) -> None:
         self.console = console
         self._started_at = time.monotonic()
-        self._words: deque[tuple[float, str]] = deque(maxlen=LAST_WORDS)
+        self._places = max(3, min(MOST_WORDS, console.height - OTHER_LINES))
+        self._words: deque[tuple[float, str]] = deque(maxlen=self._places)
         self._live = Live(console=console, refresh_per_second=10, transient=True)
 
     def show(self, scene: Scene) -> None:
@@ -101,7 +106,9 @@ class LiveScreen:
         self._live.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
         self._live.stop()
 
     def _picture(self, scene: Scene) -> RenderableType:
@@ -114,14 +121,14 @@ class LiveScreen:
             *(_crew(one) for one in scene.crew),
             Text(),
             *(self._word(at_s, text) for at_s, text in self._words),
-            *(Text() for _ in range(LAST_WORDS - len(self._words))),
+            *(Text() for _ in range(self._places - len(self._words))),
         ]
         return Panel(
             Group(*parts),
             title="[bold]OmniQ demo[/bold]",
             subtitle=f"{scene.at_s:.1f} s",
             border_style="blue",
-            padding=(1, 2),
+            padding=(0, 2),
             width=min(84, self.console.width),
         )
 
@@ -146,16 +153,15 @@ def _kinds(scene: Scene) -> RenderableType:
     grid.add_column()
     grid.add_column(justify="right")
     for kind, what in KINDS.items():
-        enqueued, ended = scene.enqueued.get(kind, 0), scene.ended.get(kind, 0)
-        amount = f"{ended:,} runs" if kind == "pulse" else f"{ended:,} / {enqueued:,}"
-        grid.add_row(Text(kind, style="bold"), what, _bar(ended, enqueued), amount if enqueued else "")
+        enqueued, done = scene.enqueued.get(kind, 0), scene.done.get(kind, 0)
+        amount = f"{done:,} runs" if kind == "pulse" else f"{done:,} / {enqueued:,}"
+        grid.add_row(Text(kind, style="bold"), what, _bar(done, enqueued), amount if enqueued else "")
     return grid
 
 
 def _bar(done: int, of: int) -> Text:
-    width = 20
-    full = width if of and done >= of else round(width * done / of) if of else 0
-    return Text.assemble(("━" * full, "green"), ("━" * (width - full), "bright_black"))
+    full = min(BAR, BAR * done // of) if of else 0
+    return Text.assemble(("━" * full, "green"), ("━" * (BAR - full), "bright_black"))
 
 
 def _pace(rates: list[float]) -> Text:
@@ -171,5 +177,5 @@ def _crew(one: Crew) -> Text:
     if one.killed:
         return Text.assemble(name, ("killed with SIGKILL", "bold red"))
     return Text.assemble(
-        name, (f"{one.running:6} in flight  ", "bold"), ("•" * min(one.running, BAR), "cyan")
+        name, (f"{one.running:6} in flight  ", "bold"), ("•" * min(one.running, DOTS), "cyan")
     )

@@ -19,15 +19,17 @@ from omniq.cli.demo.display import Screen, screen
 from omniq.cli.demo.ledger import Word
 from omniq.cli.demo.scene import Crew, Scene, Tally
 from omniq.cli.demo.stage import Stage
-from omniq.task import TaskStatus, WorkerInfo
+from omniq.task import Task, TaskStatus, WorkerInfo
 
 PER_S: Final = 180  # tasks, while they trickle in
 BURST_PER_S: Final = 150  # tasks of the burst, for every second of the whole
 TICK_S: Final = 0.025
 PICTURE_S: Final = 0.1
+WELL_AT_WORK: Final = 12
+LOOKS_FOR_VICTIM: Final = 80
 WITHIN_S: Final = 30.0
 # Parts of the whole, at which things happen.
-CANCEL_AT, KILL_AT, LAST_FLAKY_AT, BURST_AT = 0.25, 0.40, 0.45, 0.75
+CANCEL_AT, KILL_AT, LAST_FLAKY_AT, BURST_AT = 0.20, 0.35, 0.45, 0.68
 
 
 def run(seconds: float) -> bool:
@@ -91,7 +93,7 @@ class Plot:
     async def _trickle(self) -> None:
         """Tasks of all kinds, a few at a time."""
         self._pulse_id = await self._enqueue("pulse", [jobs.pulse.options(interval=1.0).call()])
-        self._on.say(f"enqueueing about {PER_S} tasks a second, and one that runs every second")
+        self._on.say(f"enqueueing about {PER_S} tasks a second, one of them to repeat")
         begun_at, sent = time.monotonic(), 0
         while (passed_s := time.monotonic() - begun_at) < BURST_AT * self._seconds:
             wanted = round(passed_s * PER_S) - sent
@@ -114,12 +116,12 @@ class Plot:
                 return "fetch", jobs.fetch.call(dice.uniform(0.01, 0.4))
             case n if n < 86:
                 return "resize", jobs.resize.call(dice.uniform(0.002, 0.03))
-            case n if n < 91 and part < LAST_FLAKY_AT:
-                return "flaky", jobs.flaky.call(dice.choice((1, 1, 2)))
-            case n if n < 92:
+            case 86:
                 return "hopeless", jobs.hopeless.call()
+            case n if n < 92 and part < LAST_FLAKY_AT:
+                return "flaky", jobs.flaky.call(dice.choice((1, 1, 2)))
             case _:
-                delay_s = dice.uniform(0.5, 0.3 * self._seconds)
+                delay_s = dice.uniform(0.02, 0.2) * self._seconds
                 return "remind", jobs.remind.options(delay=delay_s).call()
 
     async def _enqueue(self, kind: str, calls: list[TaskCall[Any]]) -> str:
@@ -140,18 +142,30 @@ class Plot:
 
     async def _kill_one(self) -> None:
         await asyncio.sleep(KILL_AT * self._seconds)
-        victim, held = await self._stage.busiest()
+        victim, held = await self._victim()
         killed_at = time.monotonic()
         os.kill(victim.pid, signal.SIGKILL)
         self._crew[victim.id].killed = True
         self._on.say(f"killed worker process {victim.pid} with SIGKILL; it ran {len(held)} tasks")
         lost = await self._lost(victim, held)
         begun = await self._begun_again(lost, victim.pid)
-        if begun:
-            first, last = (round((at_s - killed_at) * 1000) for at_s in (min(begun), max(begun)))
-            self._on.say(f"its {len(lost)} unfinished tasks run again, {first} to {last} ms after the kill")
+        self.facts["killed_pid"] = victim.pid
+        self.facts["taken_over_s"] = max(begun, default=killed_at) - killed_at
+        self._on.say(
+            f"its {len(lost)} unfinished tasks run again, after {self.facts['taken_over_s'] * 1000:.0f} ms"
+        )
         await self._stage.until(self._is_replaced, WITHIN_S, "the killed process was not replaced")
-        self._on.say(f"its supervisor has replaced it, {time.monotonic() - killed_at:.1f} s after the kill")
+        self.facts["replaced_s"] = time.monotonic() - killed_at
+        self._on.say(f"its supervisor has replaced it, after {self.facts['replaced_s']:.1f} s")
+
+    async def _victim(self) -> tuple[WorkerInfo, list[str]]:
+        """A process that is well at work, or, after a while, whichever is busiest."""
+        for _ in range(LOOKS_FOR_VICTIM):
+            victim, held = await self._stage.busiest()
+            if len(held) >= WELL_AT_WORK:
+                return victim, held
+            await asyncio.sleep(TICK_S)
+        return await self._stage.busiest()
 
     async def _lost(self, victim: WorkerInfo, held: list[str]) -> list[str]:
         """Which of them died with it: the others had ended just before."""
@@ -185,22 +199,20 @@ class Plot:
 
     async def _burst(self) -> None:
         how_many = round(BURST_PER_S * self._seconds)
+
+        async def all_ended() -> bool:
+            self._read_ledger()
+            return self._tally.done["burst"] >= how_many
+
         self._on.say(f"and now {how_many:,} at once")
         calls = [jobs.burst.call() for _ in range(how_many)]
         begun_at = time.monotonic()
         await self._enqueue("burst", calls)
         enqueued_at = time.monotonic()
-        await self._stage.until(self._burst_ended(how_many), WITHIN_S, "the burst did not end")
+        await self._stage.until(all_ended, WITHIN_S, "the burst did not end")
         self.facts["enqueue_per_s"] = how_many / (enqueued_at - begun_at)
         self.facts["burst_per_s"] = how_many / (time.monotonic() - enqueued_at)
         self._on.say(f"done: {self.facts['burst_per_s']:,.0f} a second")
-
-    def _burst_ended(self, how_many: int) -> Any:
-        async def ended() -> bool:
-            self._read_ledger()
-            return self._tally.ended["burst"] >= how_many
-
-        return ended
 
     async def _close(self) -> None:
         """Let everything end, then stop in good order."""
@@ -233,7 +245,7 @@ class Plot:
                 time.monotonic() - self._started_at,
                 await self._statuses(),
                 self._tally.enqueued,
-                self._tally.ended,
+                self._tally.done,
                 self._tally.rates,
                 list(self._crew.values()),
             )
@@ -252,9 +264,9 @@ class Plot:
             one = self._crew.setdefault(worker.id, Crew(worker.pid))
             one.running = len(await self._stage.storage.held(worker.id))
 
-    async def all_tasks(self) -> list[Any]:
+    async def all_tasks(self) -> list[Task]:
         """Every task that the store has."""
-        found: list[Any] = []
+        found: list[Task] = []
         while page := await self._stage.storage.list_tasks(after=found[-1].id if found else None, limit=1000):
             found += page
         return found

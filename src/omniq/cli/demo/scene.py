@@ -20,6 +20,8 @@ KINDS: Final = {
     "marathon": "cancelled while running",
     "burst": "nothing to do, all at once",
 }
+# What a kind is done with; everything else ends when its body does.
+LAST_WORD: Final = {"hopeless": Word.FAILED, "marathon": Word.CUT}
 BUCKET_S: Final = 0.5
 BUCKETS: Final = 32
 
@@ -36,7 +38,7 @@ class Scene(Struct, frozen=True):
     at_s: float
     statuses: dict[str, int]
     enqueued: dict[str, int]
-    ended: dict[str, int]
+    done: dict[str, int]
     rates: list[float]
     crew: list[Crew] = field(default_factory=list[Crew])
 
@@ -47,7 +49,7 @@ class Tally:
     def __init__(self, started_at_s: float) -> None:
         self._started_at_s = started_at_s
         self.enqueued: Counter[str] = Counter()
-        self.ended: Counter[str] = Counter()
+        self.done: Counter[str] = Counter()
         self._buckets: deque[int] = deque([0], maxlen=BUCKETS)
         self._bucket = 0
 
@@ -57,11 +59,9 @@ class Tally:
             self._buckets.append(0)
         self._bucket = bucket
         for entry in entries:
-            if entry.word is Word.ENQUEUED:
-                self.enqueued[entry.kind] += 1
-            elif entry.word is not Word.BEGUN:
-                self.ended[entry.kind] += 1
-                self._buckets[-1] += 1
+            self.enqueued[entry.kind] += entry.word is Word.ENQUEUED
+            self.done[entry.kind] += entry.word is LAST_WORD.get(entry.kind, Word.ENDED)
+            self._buckets[-1] += entry.word is Word.BEGUN
 
     @property
     def rates(self) -> list[float]:

@@ -21,6 +21,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, Literal
 
+from loguru import logger
+
 from omniq.clock import Clock
 from omniq.errors import CorruptRecord, InvalidOption, OmniqError, SchemaMismatch, StoreUnavailable
 from omniq.storage.embedded import Bell
@@ -33,6 +35,8 @@ from omniq.task import Enqueued, StoredTask
 SCHEMA_VERSION: Final = 1
 BUSY_TIMEOUT_S: Final = 5.0
 MAX_JOBS_PER_COMMIT: Final = 1000
+LOG_BYTES: Final = 16 << 20  # a log that restarts is cut to this
+LARGE_LOG_BYTES: Final = 24 << 20
 CHECKPOINT_COMMITS: Final = 500
 CHECKPOINT_CHANGES: Final = 5000
 Durability = Literal["fsync", "relaxed"]
@@ -126,6 +130,7 @@ class Engine:
         # Nobody checkpoints but `_checkpoint`, under the write lock: SQLite before 3.51.3 can corrupt
         # a file when a checkpoint meets another connection's restart of the log.
         conn.execute("PRAGMA wal_autocheckpoint = 0")
+        conn.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
         return conn
 
     # --- from any thread -------------------------------------------------------------------------
@@ -164,6 +169,7 @@ class Engine:
             if batch:
                 self._commit(batch)
                 deliver(batch)
+                self._checkpoint_now_and_then()
 
     def _commit(self, batch: list[Job]) -> None:
         """All jobs in one transaction; a job that raises takes back only its own part."""
@@ -174,14 +180,23 @@ class Engine:
                 self._writer.execute("BEGIN IMMEDIATE")
                 self._run_all(batch)
                 self._writer.execute("COMMIT")
-                self._checkpoint_now_and_then()
-        except OmniqError as exc:
-            if self._writer.in_transaction:
-                self._writer.execute("ROLLBACK")
+        except Exception as exc:
+            self._recover()
             for job in batch:
                 job.answer, job.error = None, exc
             return
         self.ring(due=rows.rang_due, result=rows.rang_result)
+
+    def _recover(self) -> None:
+        """After a failed transaction: begin anew, on another connection if this one cannot."""
+        with contextlib.suppress(sqlite3.Error):
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+            return
+        with contextlib.suppress(sqlite3.Error):
+            self._writer.close()
+            self._writer = self._write_rows.conn = self._connect()
+            self._changes_before = 0
 
     def _run_all(self, batch: list[Job]) -> None:
         if len(batch) == 1:
@@ -196,7 +211,12 @@ class Engine:
     def _insert_together(self, jobs: list[Job]) -> bool:
         """Many enqueues as one statement; they need no savepoints, which cost more than they do."""
         tasks = [task for job in jobs for task in job.tasks or ()]
-        if not self._write_rows.insert_new(tasks):
+        try:
+            if not self._write_rows.insert_new(tasks):
+                return False
+        except sqlite3.Error:
+            raise
+        except Exception:  # one of them cannot be written: one by one shows which
             return False
         for job in jobs:
             job.answer = [Enqueued(task.id, created=True) for task in job.tasks or ()]
@@ -240,12 +260,23 @@ class Engine:
             self.beside.ring(tuple(kinds))
 
     def _checkpoint_now_and_then(self) -> None:
-        # Counted, not measured: the log is used again from its start and its file never shrinks.
+        # Counted rather than measured: the log is used again from its start, and a file that only ever
+        # grew to its limit says nothing about what is in it.
         self._commits += 1
-        changes = self._writer.total_changes - self._changes_before
-        if self._commits >= CHECKPOINT_COMMITS or changes >= CHECKPOINT_CHANGES:
-            self._commits, self._changes_before = 0, self._writer.total_changes
-            self._checkpoint()
+        try:
+            changes = self._writer.total_changes - self._changes_before
+            if self._commits >= CHECKPOINT_COMMITS or changes >= CHECKPOINT_CHANGES or self._log_is_large():
+                self._commits, self._changes_before = 0, self._writer.total_changes
+                with self.beside.turn():
+                    self._checkpoint()
+        except sqlite3.Error as exc:
+            logger.warning("no checkpoint of {}: {}", self.path, exc)
+
+    def _log_is_large(self) -> bool:
+        try:
+            return os.stat(f"{self.path}-wal").st_size > LARGE_LOG_BYTES
+        except OSError:
+            return False
 
     def _checkpoint(self) -> None:
         """Move the log into the file while holding the write lock, so that nobody can restart the log."""
@@ -267,7 +298,7 @@ class Engine:
                 job.error = InvalidOption(f"no text with a lone surrogate is stored: {exc.object!a:.80}")
             except Exception as exc:
                 job.error = exc
-            finally:
+            with contextlib.suppress(sqlite3.Error):
                 if self._reader.in_transaction:
                     self._reader.execute("COMMIT")
             deliver([job])

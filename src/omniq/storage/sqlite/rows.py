@@ -148,14 +148,8 @@ class SQLiteRows(Rows):
             return super().settle_one(settlement, now)
         if not isinstance(task, StoredTask) or not task.seq:
             return super().settle_one(settlement, now)
-        values = (
-            result,
-            micros(now),
-            round(self.retention.result_s * 1_000_000),
-            task.seq,
-            task.id,
-            task.epoch,
-        )
+        kept = round(self.retention.result_s * 1_000_000)
+        values = (result, micros(now), kept, task.seq, task.id, task.epoch)
         if self.conn.execute(SUCCEED, values).rowcount != 1:
             return super().settle_one(settlement, now)
         self.rang_result = True

@@ -1,0 +1,178 @@
+"""The benchmark's arithmetic and its report on made-up numbers, and one very small run of the real thing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import report
+from benchmarks.goals import Goal
+from benchmarks.machine import Noise
+from benchmarks.measures import Drain, all_measures
+from benchmarks.plan import Plan
+from benchmarks.run import main, run
+from benchmarks.samples import Case, Failure, Record, Sample
+from benchmarks.stats import Spread, paired_ratio, percentile
+from benchmarks.systems import load_all
+
+OURS = Case("drain", "omniq-sqlite", "async")
+HUEY = Case("drain", "huey-sqlite", "sync")
+TINY = Plan(
+    rounds=1,
+    live_rounds=1,
+    concurrency=10,
+    drain_tasks=200,
+    drain_s=20.0,
+    enqueue_tasks=40,
+    enqueue_s=5.0,
+    bulk=50,
+    latency_tasks=5,
+    latency_gap_s=0.001,
+    warm_up_tasks=2,
+    idle_s=0.2,
+    settle_down_s=0.0,
+    imports=1,
+    depth_rounds=1,
+    depth_tasks=100,
+    backlogs=(100, 1_000),
+)
+
+
+def recorded(**per_s: tuple[float, ...]) -> Record:
+    """A drain by name of system, one figure per round."""
+    cases = {"ours": OURS, "huey": HUEY}
+    return Record(
+        [
+            Sample(cases[name], round_, {"per_s": figure, "tasks": 10.0})
+            for name, figures in per_s.items()
+            for round_, figure in enumerate(figures)
+        ]
+    )
+
+
+# --- arithmetic ----------------------------------------------------------------------------------
+
+
+def test_a_spread_is_the_median_with_its_extremes() -> None:
+    assert Spread.of([3.0, 9.0, 1.0]) == Spread(median=3.0, low=1.0, high=9.0, count=3)
+    assert Spread.of([1.0, 2.0]).median == 1.5
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(0.5, 50), (0.95, 95), (0.99, 99), (0.991, 100), (1.0, 100), (0.0, 1)],
+)
+def test_a_percentile_is_a_value_that_occurred(share: float, expected: int) -> None:
+    assert percentile(range(100, 0, -1), share) == expected
+
+
+def test_ratios_compare_within_a_round_and_leave_out_what_has_no_partner() -> None:
+    # The medians alone would say 40 / 2 = 20; no single round was like that.
+    over, under = {0: 10.0, 1: 40.0, 2: 90.0, 3: 1.0}, {0: 1.0, 1: 4.0, 2: 2.0}
+    assert paired_ratio(over, under) == Spread(median=10.0, low=10.0, high=45.0, count=3)
+    assert paired_ratio(over, {7: 1.0}) is None
+    assert paired_ratio({0: 1.0}, {0: 0.0}) is None
+
+
+def test_a_goal_is_met_by_the_median() -> None:
+    goal = Goal("against huey", OURS, "per_s", HUEY, at_least=12)
+    reached = goal.value(recorded(ours=(1200.0, 1200.0, 2400.0), huey=(100.0, 110.0, 100.0)))
+    assert reached == Spread(12.0, pytest.approx(10.909, abs=0.001), 24.0, 3)  # type: ignore[arg-type]
+    assert goal.met(Spread(12.0, 1.0, 24.0, 3))
+    assert not goal.met(Spread(11.9, 1.0, 24.0, 3))
+    assert not Goal("p50", OURS, "p50_ms", at_most=2).met(Spread(2.1, 1.0, 3.0, 3))
+    assert goal.value(recorded(ours=(1200.0,))) is None
+
+
+# --- report --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "digits", "text"),
+    [
+        ((1234.6, 900.0, 20000.0), 0, "1,235 (900-20,000)"),
+        ((1.234,), 2, "1.23"),
+        ((1.001, 1.002), 1, "1.0"),  # no spread to be seen
+    ],
+)
+def test_a_cell_shows_the_spread_where_there_is_one(
+    values: tuple[float, ...], digits: int, text: str
+) -> None:
+    assert report.shown(Spread.of(values), digits) == text
+
+
+def test_a_table_shows_only_what_was_measured() -> None:
+    drawn = report.figures(recorded(ours=(12.0, 10.0, 20.0), huey=(1.0,)), Drain())
+    assert drawn.splitlines() == [
+        "| system       |       | tasks/s, first start to last | tasks |",
+        "|--------------|-------|------------------------------|-------|",
+        "| omniq-sqlite | async | 12 (10-20)                   | 10    |",
+        "| huey-sqlite  | sync  | 1                            | 10    |",
+    ]
+
+
+def test_a_peer_without_async_bodies_is_compared_by_what_it_has() -> None:
+    rows = list(report.ratios(recorded(ours=(12.0, 10.0), huey=(1.0, 2.0)), load_all(), [Drain()]))
+    assert rows == [["drain omniq-sqlite async", "huey-sqlite sync", "8.50 (5.00-12.00)"]]
+
+
+def test_the_report_names_noise_goals_and_what_could_not_be_measured() -> None:
+    record = recorded(ours=(24.0,), huey=(1.0,))
+    record.failures.append(Failure(Case("idle", "flexiq-sqlite", ""), "cannot install flexiq"))
+    text = report.full(record, load_all(), [Drain()], {"cores": "2"}, [Noise(10.0, 0.2), Noise(30.0, 0.3)])
+    assert "- cores: 2\n" in text
+    assert "20.0 (10.0-30.0) ms: the slowest 3.0 times the fastest" in text
+    assert "- idle flexiq-sqlite: cannot install flexiq" in text
+    goal = next(line for line in text.splitlines() if "async bodies / huey" in line)
+    assert [cell.strip() for cell in goal.split("|")[2:5]] == ["at least 12", "24.00", "met"]
+
+
+def test_figures_go_between_the_markers_and_nowhere_else(tmp_path: Path) -> None:
+    document = tmp_path / "page.md"
+    document.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
+    report.write_into(document, "new")
+    report.write_into(document, "newer")
+    assert document.read_text(encoding="utf-8") == f"before\n{report.BEGIN}\n\nnewer\n{report.END}\nafter\n"
+    document.write_text("no markers", encoding="utf-8")
+    with pytest.raises(ValueError, match="has no"):
+        report.write_into(document, "new")
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["omniq-postgres-typo"])
+    assert "there is no omniq-postgres-typo; choose from omniq-memory" in capsys.readouterr().err
+
+
+# --- the real thing ------------------------------------------------------------------------------
+
+
+@pytest.mark.quiet
+@pytest.mark.bound(180)
+def test_a_very_small_run_measures_everything(tmp_path: Path) -> None:
+    systems = {name: system for name, system in load_all().items() if system.package is None}
+    measures = list(all_measures().values())
+    scratch, results = tmp_path / "scratch", tmp_path / "results"
+    scratch.mkdir()
+
+    record, text = run(TINY, systems, measures, scratch, results, "a test")
+
+    assert record.failures == []
+    cases = [s.case for s in record.samples]
+    assert cases == [
+        Case(measure.name, name, variant)
+        for measure in measures
+        for name, system in systems.items()
+        for variant in measure.variants(system, TINY)
+    ]
+    for sample in record.samples:
+        # So short a look at an idle worker may well find it asleep.
+        assert all(value > 0 for name, value in sample.values.items() if name != "cpu_percent"), sample
+    drains = [s.values for s in record.samples if s.case.measure == "drain"]
+    assert {values["tasks"] for values in drains} == {200.0}
+    assert Case("depth", "omniq-sqlite", "1,000") in cases
+    [file] = results.iterdir()
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == 1 + len(cases)
+    assert "### Goals" in text
+    assert list(scratch.iterdir()) == []

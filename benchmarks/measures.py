@@ -6,28 +6,24 @@ sample of a case: a fresh folder, fresh processes, numbers. Nothing here knows a
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 import statistics
 import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from benchmarks.bench import FILL_LIMIT_S, LOOK_EVERY_S, Bench
 from benchmarks.marks import Marks
 from benchmarks.plan import Plan
-from benchmarks.processes import CAN_WATCH, Child, ChildFailed
+from benchmarks.processes import CAN_WATCH, ChildFailed
 from benchmarks.stats import percentile
 from benchmarks.systems.base import Limit, System
 
-LOOK_EVERY_S = 0.003
 START_LIMIT_S = 20.0  # from the start of a worker process to its first task
 ANSWER_LIMIT_S = 60.0  # beyond the bound of the load itself
-FILL_LIMIT_S = 900.0
 SETTLE_LIMIT_S = 5.0
 
 TIMED_IMPORT = """
@@ -46,54 +42,6 @@ class Metric:
     title: str
     digits: int = 0
     compared: bool = False  # more is better, and it is set against the others
-
-
-@dataclass
-class Bench:
-    """Where a run takes place."""
-
-    plan: Plan
-    scratch: Path
-    marks: Marks
-    python_of: Callable[[System], Path]
-
-    @contextlib.contextmanager
-    def folder(self) -> Iterator[Path]:
-        made = Path(tempfile.mkdtemp(dir=self.scratch))
-        try:
-            yield made
-        finally:
-            shutil.rmtree(made)
-
-    def start(self, system: System, verb: str, folder: Path, **arguments: Any) -> Child:
-        log = folder / f"{verb}.log"
-        at = {"folder": str(folder)} | (
-            {} if isinstance(system, Limit) else {"concurrency": self.plan.concurrency}
-        )
-        return Child(self.python_of(system), self.marks.folder, log, system.name, verb, **at, **arguments)
-
-    def ask(self, system: System, verb: str, folder: Path, patience_s: float, **arguments: Any) -> Any:
-        with self.start(system, verb, folder, **arguments) as child:
-            return child.answer(patience_s)
-
-    @contextlib.contextmanager
-    def worker(self, system: System, folder: Path, tasks: int, body: str) -> Iterator[Child]:
-        """A worker process, with `tasks` tasks that wait for it."""
-        if tasks and system.across:
-            self.ask(system, "fill", folder, FILL_LIMIT_S, tasks=tasks, body=body)
-        self.marks.clear()
-        inside = 0 if system.across else tasks
-        with self.start(system, "work", folder, tasks=inside, body=body) as child:
-            yield child
-
-    def wait_for_starts(self, child: Child, tasks: int, limit_s: float) -> bool:
-        end_at = time.monotonic() + limit_s
-        while self.marks.started() < tasks:
-            if time.monotonic() > end_at:
-                return False
-            child.check_alive()
-            time.sleep(LOOK_EVERY_S)
-        return True
 
 
 class Measure(ABC):
@@ -307,7 +255,7 @@ class Import(Measure):
         return plan.rounds
 
     def take(self, bench: Bench, system: System, variant: str) -> Values:
-        command = [str(bench.python_of(system)), "-c", TIMED_IMPORT.format(variant)]
+        command = [str(bench.pythons[system.name]), "-c", TIMED_IMPORT.format(variant)]
         times = []
         for _ in range(bench.plan.imports):
             ended = subprocess.run(

@@ -43,6 +43,9 @@ def _installed(python: Path, package: str) -> str | None:
 
 
 def _run(command: list[str], trouble: str) -> None:
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_LIMIT_S, check=False)
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise NotInstalled(f"{trouble}: not done within {INSTALL_LIMIT_S:g} s") from None
     if ended.returncode != 0:
         raise NotInstalled(f"{trouble}: {(ended.stderr or ended.stdout).strip().splitlines()[-1]}")

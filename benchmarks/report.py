@@ -103,7 +103,8 @@ def full(
 ) -> str:
     """The whole report. Cells are medians; what stands in brackets is the smallest and the largest round."""
     parts = ["\n".join(f"- {name}: {value}" for name, value in about.items())]
-    parts[0] += "".join(f"\n- noise: {line}" for line in noise(noises))
+    if noises:
+        parts[0] += "".join(f"\n- noise: {line}" for line in noise(noises))
     for measure in measures:
         if any(record.cases(measure.name)):
             parts += [f"### {measure.title}", figures(record, measure)]

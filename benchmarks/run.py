@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from benchmarks import peers, report
+from benchmarks.bench import Bench
 from benchmarks.machine import Noise, describe
 from benchmarks.marks import Marks
-from benchmarks.measures import Bench, Measure, all_measures
+from benchmarks.measures import Measure, all_measures
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.processes import ROOT, ChildFailed
 from benchmarks.samples import Case, Failure, Record, Sample
@@ -38,15 +39,17 @@ class Run:
     """One run: takes the samples, tells how far it is, and writes every one down as it comes."""
 
     def __init__(self, plan: Plan, scratch: Path, marks: Path, results: TextIO) -> None:
-        self.bench = Bench(plan, scratch, Marks(marks), self._python_of)
+        self._pythons: dict[str, Path] = {}
+        self.bench = Bench(plan, scratch, Marks(marks), self._pythons)
         self.record = Record()
         self.noises: list[Noise] = []
         self.cut: str | None = None
         self._results = results
-        self._pythons: dict[str, Path] = {}
         self._started = time.monotonic()
 
     def take_all(self, systems: Mapping[str, System], measures: Sequence[Measure]) -> None:
+        self._prepare(systems)
+        self._started = time.monotonic()
         schedule = list(self._schedule(systems, measures))
         for turn, (measure, case, round_) in enumerate(schedule, 1):
             if round_ and time.monotonic() - self._started > self.bench.plan.total_s:
@@ -55,46 +58,52 @@ class Run:
             if all(failure.case != case for failure in self.record.failures):
                 self._take(measure, systems[case.system], case, round_, f"{turn}/{len(schedule)}")
 
+    def _prepare(self, systems: Mapping[str, System]) -> None:
+        """Find or make an interpreter for each system. A peer that cannot be had is left out."""
+        for system in systems.values():
+            self._tell(f"preparing {system.name}")
+            try:
+                self._pythons[system.name] = (
+                    Path(sys.executable) if system.package is None else peers.python_with(system.package)
+                )
+            except peers.NotInstalled as exc:
+                self._fail(Case("", system.name, ""), str(exc))
+
     def _schedule(
         self, systems: Mapping[str, System], measures: Sequence[Measure]
     ) -> Iterator[tuple[Measure, Case, int]]:
         plan = self.bench.plan
         for round_ in range(max(measure.rounds(plan) for measure in measures)):
             for measure in (measure for measure in measures if round_ < measure.rounds(plan)):
-                for system in systems.values():
+                for system in (system for system in systems.values() if system.name in self._pythons):
                     for variant in measure.variants(system, plan):
                         yield measure, Case(measure.name, system.name, variant), round_
 
     def _take(self, measure: Measure, system: System, case: Case, round_: int, turn: str) -> None:
         self.noises.append(Noise.now(self.bench.scratch))
+        what = f"{turn} {case}, round {round_ + 1}"
         try:
             values = measure.take(self.bench, system, case.variant)
-        except (ChildFailed, peers.NotInstalled) as exc:
-            self.record.failures.append(Failure(case, str(exc)))
-            self._write(failed=case._asdict(), reason=str(exc))
-            self._tell(turn, case, round_, f"FAILED: {exc}")
+        except ChildFailed as exc:
+            self._fail(case, str(exc))
             return
         self.record.samples.append(Sample(case, round_, values))
         self._write(**case._asdict(), round=round_, values=values, noise=self.noises[-1]._asdict())
         first = measure.metrics[0]
-        self._tell(turn, case, round_, f"{report.number(values[first.key], first.digits)} {first.title}")
+        self._tell(f"{what}: {report.number(values[first.key], first.digits)} {first.title}")
 
-    def _tell(self, turn: str, case: Case, round_: int, what: str) -> None:
+    def _fail(self, case: Case, reason: str) -> None:
+        self.record.failures.append(Failure(case, reason))
+        self._write(failed=case._asdict(), reason=reason)
+        self._tell(f"FAILED {case}: {reason}")
+
+    def _tell(self, what: str) -> None:
         minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
-        print(
-            f"[{minutes}:{seconds:02} {turn}] {case}, round {round_ + 1}: {what}", file=sys.stderr, flush=True
-        )
+        print(f"[{minutes}:{seconds:02}] {what}", file=sys.stderr, flush=True)
 
     def _write(self, **line: Any) -> None:
         self._results.write(json.dumps(line) + "\n")
         self._results.flush()
-
-    def _python_of(self, system: System) -> Path:
-        if system.package is None:
-            return Path(sys.executable)
-        if system.package not in self._pythons:
-            self._pythons[system.package] = peers.python_with(system.package)
-        return self._pythons[system.package]
 
 
 def run(
@@ -147,6 +156,8 @@ def main(arguments: Sequence[str]) -> int:
         QUICK if options.quick else FULL, systems, measures, options.scratch, RESULTS,
         " ".join(["python -m benchmarks.run", *chosen]),
     )  # fmt: skip
+    if not record.samples and not record.failures:
+        parser.error("there is nothing to measure; depth, for one, is only part of the full run")
     print(text)
     if options.update_docs:
         report.write_into(DOCUMENT, text)

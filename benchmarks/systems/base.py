@@ -20,7 +20,6 @@ class System(ABC):
     """Something that keeps tasks, and mostly something that runs them."""
 
     name: ClassVar[str]
-    title: ClassVar[str]
     store: ClassVar[str]  # compared with OmniQ on the same store
     role: ClassVar[Literal["omniq", "peer", "limit"]]
     promise: ClassVar[str]  # what its figures buy: acknowledgement, results, durability

@@ -13,7 +13,6 @@ from benchmarks.systems.base import Body, System
 
 class FlexiqSQLite(System):
     name = "flexiq-sqlite"
-    title = "flexiq on SQLite"
     store = "sqlite"
     role = "peer"
     promise = "ended after the run, result stored, commits not synced (synchronous=NORMAL)"
@@ -28,11 +27,11 @@ class FlexiqSQLite(System):
 
         self.queue: Any = Queue(
             db_path=str(folder / "flexiq.db"),
-            workers=concurrency,
+            workers=int(os.environ["CFG"]),
             async_concurrency=concurrency,
             scheduler_poll_interval_ms=1,
             scheduler_batch_size=concurrency,
-            push_dispatch=True,
+            push_dispatch=bool(os.environ.get("PUSH")),
         )
         self.tasks: dict[Body, Any] = {
             "sync": self.queue.task()(marks.mark),

@@ -14,7 +14,6 @@ THREADS = 4
 
 class HueySQLite(System):
     name = "huey-sqlite"
-    title = "huey on SQLite"
     store = "sqlite"
     role = "peer"
     promise = "at most once: removed before the run, nothing stored for None, every commit synced to the disk"

@@ -10,7 +10,6 @@ from omniq.storage import BaseStorage, MemoryStorage
 
 class OmniqMemory(OmniqSystem):
     name = "omniq-memory"
-    title = "OmniQ in memory"
     store = "memory"
     promise = "ended after the run, result kept, everything lost with the process"
     across = False

@@ -10,7 +10,6 @@ from omniq.storage import BaseStorage, SQLiteStorage
 
 class OmniqSQLite(OmniqSystem):
     name = "omniq-sqlite"
-    title = "OmniQ on SQLite"
     store = "sqlite"
     promise = "at least once: ended after the run, result stored, every commit synced to the disk"
     imports = ("import omniq", "from omniq import OmniQ")

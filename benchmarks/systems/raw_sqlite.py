@@ -32,7 +32,6 @@ Transaction = list[Statement]
 
 class RawSQLite(Limit):
     name = "raw-sqlite"
-    title = "raw limit of SQLite"
     store = "sqlite"
     promise = "the store's statements alone, every commit synced to the disk"
     faces = ("blocking", "in-flight", "bulk")

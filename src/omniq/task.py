@@ -405,7 +405,7 @@ class Answer(StrEnum):
 
 
 class Claim(Struct, frozen=True):
-    """A worker's wish for work. Repeating it with the same `claim_id` gives the same tasks again."""
+    """A worker's wish for work. Repeating its `claim_id`, unique per worker, gives the same tasks again."""
 
     worker: str
     queues: tuple[str, ...] | None = None

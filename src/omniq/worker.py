@@ -43,7 +43,6 @@ from omniq.task import (
     Settlement,
     WorkerInfo,
     count,
-    new_id,
     positive_seconds,
     queue_name,
     shown,
@@ -170,6 +169,7 @@ class AsyncWorkerPool:
         self._started_at: datetime = self._clock.now()
         self._outbox: list[Settlement] = []
         self._strangers: list[Settlement] = []
+        self._claims = 0  # numbers the claims of this worker; its id is nobody else's
         self._bell = asyncio.Event()
         self._stopping = False
         self._stop_asked = asyncio.Event()
@@ -311,7 +311,8 @@ class AsyncWorkerPool:
             return claim
         if self._clock.monotonic() < self._look_at and (self._found_nothing or not settling):
             return None
-        return Claim(self.id, self.queues, free, self.lease_s, new_id())
+        self._claims += 1
+        return Claim(self.id, self.queues, free, self.lease_s, f"{self._claims:x}")
 
     async def _exchange(self, settlements: list[Settlement], claim: Claim | None) -> bool:
         """One round trip: tell, and take. False when the store is away; then it is to be repeated."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from omniq.storage import SQLiteStorage
 from omniq.task import Task, TaskFilter, TaskStatus
 
-APP = '''
+APP = """
 import asyncio, os, threading, time
 from loguru import logger
 from omniq import OmniQ
@@ -62,8 +62,10 @@ def boom(secret, *, token):
 @q.task
 def chat():
     logger.warning("evil\\n2020-01-01 00:00:00.000 ERROR   [1] forged \\x1b[31m")
-'''
+"""
 
+# As the installed command starts: without the working directory on its path.
+OMNIQ = (sys.executable, "-P", "-m", "omniq")
 WITHIN_S = 20.0
 EVERY_S = 0.01
 
@@ -91,7 +93,7 @@ class Site:
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """One command, to its end."""
         return subprocess.run(
-            [sys.executable, "-m", "omniq", *arguments],
+            [*OMNIQ, *arguments],
             cwd=self.folder,
             env=self.environment | environment,
             capture_output=True,
@@ -106,7 +108,7 @@ class Site:
         log = self.folder / f"worker-{time.monotonic_ns()}.log"
         with log.open("wb") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-m", "omniq", "worker", app, *options],
+                [*OMNIQ, "worker", app, *options],
                 cwd=self.folder,
                 env=self.environment | environment,
                 stderr=stderr,
@@ -149,7 +151,9 @@ class Worker:
 
     def children(self) -> list[int]:
         """The worker processes that live now."""
-        children = [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+        children = [
+            int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        ]
         self._seen.update(children)
         return children
 
@@ -184,9 +188,7 @@ class Worker:
         self.process.wait()
 
 
-async def until(
-    condition: Callable[[], Awaitable[bool]], what: str, within_s: float = WITHIN_S
-) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], what: str, within_s: float = WITHIN_S) -> None:
     """Look again and again, with a bound; never a plain sleep."""
     give_up_at = time.monotonic() + within_s
     while not await condition():

@@ -31,7 +31,9 @@ async def test_the_tasks_of_a_killed_process_run_again_within_a_second(site: Sit
             assert time.monotonic() - killed_at < 1.0
             await until_status(store, ids, TaskStatus.SUCCESS)
             assert len(await worker.ready(store, 2)) == 2
-        for task, name in zip(await until_status(store, ids, *TaskStatus), (f"n{n}" for n in range(8)), strict=True):
+        for task, name in zip(
+            await until_status(store, ids, *TaskStatus), (f"n{n}" for n in range(8)), strict=True
+        ):
             assert (task.epoch, task.losses) == ((2, 1) if name in lost else (1, 0))
             assert site.notes("ENDED", name)[-1].pid != victim
 

@@ -16,7 +16,10 @@ async def test_it_runs_tasks_and_ends_cleanly(site: Site) -> None:
     async with site.store() as store:
         with site.worker("--processes", "2", "--queues", "default,mail") as worker:
             children = await worker.ready(store, 2)
-            ids = [await store.enqueue(call("nap", "a")), await store.enqueue(call("doze", "b", queue="mail"))]
+            ids = [
+                await store.enqueue(call("nap", "a")),
+                await store.enqueue(call("doze", "b", queue="mail")),
+            ]
             other = await store.enqueue(call("nap", "c", queue="other"))
             await until_status(store, ids, TaskStatus.SUCCESS)
             worker.signal(signal.SIGTERM)

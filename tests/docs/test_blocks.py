@@ -31,6 +31,7 @@ def called(page: Page) -> str:
     return page.name
 
 
+@pytest.mark.bound(150)  # several programs, one after the other
 @pytest.mark.parametrize("page", WITH_CODE, ids=called)
 def test_the_code_of_a_page_runs(page: Page, tmp_path: Path) -> None:
     program = _write(page, tmp_path)

@@ -122,8 +122,12 @@ class StoreMachine(RuleBasedStateMachine):
         return None if seconds is None else self.clock.now() + timedelta(seconds=seconds)
 
     def _known(self, which: int) -> Task | None:
-        """A task that was enqueued before and is certainly not forgotten."""
-        known = [t for t in self.tasks if t.id in self.model.rows or self.model.remembers(t.id)]
+        """A task that was enqueued before, is certainly not forgotten, and that nobody replaces."""
+        known = [
+            task
+            for task in self.tasks
+            if task.unique_key is None and (task.id in self.model.rows or self.model.remembers(task.id))
+        ]
         return known[-1 - which % len(known)] if known else None
 
     @rule(

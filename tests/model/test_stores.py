@@ -12,7 +12,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from omniq.storage import MemoryStorage, SQLiteStorage
 from omniq.storage.batched import BatchedStorage
 from omniq.testing import VirtualClock
-from tests.model.machine import OpenStore, StoreMachine
+
+pytest.register_assert_rewrite("tests.model.machine")  # so that a difference is shown
+from tests.model.machine import OpenStore, StoreMachine  # noqa: E402
 
 
 @contextlib.contextmanager

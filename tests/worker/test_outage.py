@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from omniq import AsyncWorkerPool, StoreUnavailable, Task, TaskStatus
-from omniq.task import Answer, RunOutcome
+from omniq.task import RunOutcome
 from omniq.testing import VirtualClock
 from tests.worker.scene import Bodies, Logs, ended, running, turns, until
 from tests.worker.stores import Five, Memory, Remote, RemoteMemory, Six, result_of, running_rows, task_of
@@ -331,4 +331,3 @@ async def test_stale_is_counted_and_said_once(builtin: Memory, bodies: Bodies, l
     assert task.error is not None
     assert task.error.kind == "poison"
     assert len([line for line in logs.lines("WARNING") if line.startswith("stale")]) == 1
-    assert Answer.STALE == "stale"

@@ -60,7 +60,7 @@ async def test_spoilt_in_the_file(tmp_path: Path, bodies: Bodies) -> None:
     async with SQLite(tmp_path / "jobs.db") as store:
         bad = await store.enqueue(Task(path, ("x",), max_retries=3))
     with sqlite3.connect(tmp_path / "jobs.db") as conn:
-        changed = conn.execute("UPDATE omniq_tasks SET payload = ?", (b"\xff" * 20,)).rowcount
+        changed = conn.execute("UPDATE omniq_task SET payload = ?", (b"\xff" * 20,)).rowcount
         assert changed == 1
     conn.close()
     async with SQLite(tmp_path / "jobs.db") as store, running(store, poll_interval=0.05):

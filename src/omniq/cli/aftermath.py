@@ -3,54 +3,92 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from omniq.errors import Conflict, NotFound
+from loguru import logger
+
+from omniq.errors import Conflict, NotFound, OmniqError
 from omniq.storage.base import BaseStorage
 from omniq.task import Held, Settlement, Task, TaskStatus
 
-# Far enough apart for most tasks to have ended before the next one starts.
-APART_S: Final = 0.05
+# A suspect that runs longer than this no longer holds up the next one.
+ALONE_FOR_S: Final = 2.0
+# If we die meanwhile, the suspects come up by themselves, one after the other.
+HOLD_S: Final = 60.0
+LOOK_EVERY_S: Final = 0.02
 
 
-async def release(storage: BaseStorage, identity: str) -> int:
-    """Its process died: what it ran was lost, and can run again at once. How many tasks that were."""
+async def release(storage: BaseStorage, identity: str) -> list[Held]:
+    """Its process died: what it ran was lost, and can run again at once. Says what that was."""
     held = await storage.held(identity)
-    released = await storage.release(identity)
+    await storage.release(identity)
     await storage.leave(identity)
-    if len(held) > 1:
-        await _separate(storage, held)
-    return released
+    return held
 
 
-async def give_back(storage: BaseStorage, identity: str) -> int:
+async def give_back(storage: BaseStorage, identity: str) -> list[Held]:
     """We killed it because it would not stop: nothing is spent for that."""
     held = await storage.held(identity)
     if held:
         await storage.settle([Settlement.give_back(one) for one in held])
     await storage.leave(identity)
-    return len(held)
+    return held
 
 
-async def _separate(storage: BaseStorage, held: list[Held]) -> None:
-    """One of them may have killed the process. Those with one chance left start one by one.
+class Quarantine:
+    """Tasks that died together more than once, let out one at a time.
 
-    Started together again, a task that kills its worker would take its neighbours along to `poison`.
+    One of them may be what kills the processes. Started together again, it would take the others along to
+    `poison`; so those with one chance left wait here until the one before them has ended.
     """
-    tasks = await asyncio.gather(*(storage.get_task(one.id) for one in held))
-    suspects = [task for task in tasks if task is not None and _has_one_chance_left(task)]
-    later = (_delay(storage, task, place * APART_S) for place, task in enumerate(suspects))
-    await asyncio.gather(*later)
+
+    def __init__(self, is_served: Callable[[], bool]) -> None:
+        self._is_served = is_served
+        self._waiting: deque[tuple[BaseStorage, Task]] = deque()
+
+    async def admit(self, storage: BaseStorage, held: list[Held]) -> None:
+        """Keep back those of `held`, just released, that would not survive another death."""
+        tasks = await asyncio.gather(*(storage.get_task(one.id) for one in held))
+        suspects = [task for task in tasks if task is not None and _has_one_chance_left(task)]
+        if len(held) > 1 and suspects:
+            now = datetime.now(UTC)
+            moments = [now + timedelta(seconds=HOLD_S + n * ALONE_FOR_S) for n in range(len(suspects))]
+            await asyncio.gather(*map(_reschedule, [storage] * len(suspects), suspects, moments))
+            self._waiting += [(storage, task) for task in suspects]
+            logger.warning("{} tasks died together more than once; they run one at a time", len(suspects))
+
+    async def run(self) -> None:
+        """Let them out, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S if self._waiting else LOOK_EVERY_S * 10)
+            if self._waiting and self._is_served():
+                storage, task = self._waiting.popleft()
+                try:
+                    await _reschedule(storage, task, datetime.now(UTC))
+                    await self._until_over(storage, task)
+                except OmniqError as exc:
+                    logger.error("cannot let task {} run: {}", task.id, exc)
+
+    async def _until_over(self, storage: BaseStorage, suspect: Task) -> None:
+        give_up_at = time.monotonic() + ALONE_FOR_S
+        while time.monotonic() < give_up_at:
+            task = await storage.get_task(suspect.id)
+            waits = task is not None and task.status is TaskStatus.PENDING and task.epoch == suspect.epoch
+            if task is None or not (waits or task.status is TaskStatus.RUNNING):
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
 
 
 def _has_one_chance_left(task: Task) -> bool:
     return task.status is TaskStatus.PENDING and task.losses + 1 >= task.max_losses
 
 
-async def _delay(storage: BaseStorage, task: Task, delay_s: float) -> None:
-    assert task.eta is not None, "a lost task has one"
+async def _reschedule(storage: BaseStorage, task: Task, eta: datetime) -> None:
     try:
-        await storage.reschedule(task.id, task.eta + timedelta(seconds=delay_s))
+        await storage.reschedule(task.id, eta)
     except (Conflict, NotFound):
         return  # somebody runs, cancelled or deleted it already

@@ -17,11 +17,10 @@ from omniq.task import shown
 
 
 def load(path: str) -> OmniQ:
-    """Import the application. The working directory is looked at first, as people expect."""
+    """Import the application; modules of the working directory are found, as people expect."""
     match = APP_PATH.fullmatch(path)
     assert match is not None, "the command has checked it"
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    _look_here_too()
     module = _imported(match[1])
     found: object = module
     for name in match[2].split("."):
@@ -29,6 +28,15 @@ def load(path: str) -> OmniQ:
     if not isinstance(found, OmniQ):
         raise CommandFailed(_no_application(path, match[2], module, found), EXIT_USAGE)
     return found
+
+
+def _look_here_too() -> None:
+    """Before installed packages, but after the standard library: a queue.py must not stand in for its own."""
+    if os.getcwd() not in sys.path:
+        installed = (
+            n for n, entry in enumerate(sys.path) if entry.endswith(("site-packages", "dist-packages"))
+        )
+        sys.path.insert(next(installed, len(sys.path)), os.getcwd())
 
 
 def _imported(name: str) -> ModuleType:
@@ -60,6 +68,9 @@ def _no_application(path: str, attribute: str, module: ModuleType, found: object
     there = sorted(name for name, value in vars(module).items() if isinstance(value, OmniQ))
     hint = f"there is {module.__name__}:{there[0]}" if there else "write q = OmniQ() there"
     file = getattr(module, "__file__", None) or module.__name__
+    hidden = os.path.join(os.getcwd(), f"{module.__name__}.py")
+    if file != hidden and os.path.exists(hidden):
+        hint = f"it hides {hidden}, which needs another name"
     if found is None:
         return f"{file} has no {attribute}; {hint}"
     return f"{path} is {shown(found)}, not an OmniQ; {hint}"

@@ -82,7 +82,7 @@ class Child:
 
 
 def _command(app: str, fd: int) -> list[str]:
-    # -P: a file of the application called queue.py must not stand in for the standard library's. Not
-    # where omniq itself is found only because it lies in the working directory.
+    # -P: the working directory comes later, and not first (`application.load`). Not where omniq itself is
+    # found only because it lies there.
     safe_path = [] if Path.cwd() == _ROOT else ["-P"]
     return [sys.executable, *safe_path, "-m", "omniq.cli.child", app, str(fd)]

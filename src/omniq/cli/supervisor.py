@@ -20,7 +20,7 @@ from typing import Final
 from loguru import logger
 
 from omniq.cli import log
-from omniq.cli.aftermath import give_back, release
+from omniq.cli.aftermath import Quarantine, give_back, release
 from omniq.cli.process import Child
 from omniq.cli.renewal import keep_renewing
 from omniq.cli.wire import Beat, Found, Plan, Ready, Refused
@@ -51,6 +51,7 @@ class Supervisor:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._children: set[Child] = set()
+        self._quarantine = Quarantine(lambda: any(child.ready for child in self._children))
         self._stores: dict[str, BaseStorage] = {}
         self._stopping = asyncio.Event()
         self._at_once = False
@@ -61,14 +62,18 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
-        renewing = asyncio.create_task(keep_renewing(self._supervised, self._plan.lease))
+        beside = [
+            asyncio.create_task(keep_renewing(self._supervised, self._plan.lease)),
+            asyncio.create_task(self._quarantine.run()),
+        ]
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._plan.processes):
                     group.create_task(self._keep_one_running())
         finally:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             await self._close_stores()
         return self._refusal
 
@@ -185,21 +190,26 @@ class Supervisor:
         """Nothing waits for a lease: this process is certainly gone."""
         if child.storage is None or not child.ready:
             return
-        stopped_by_us = child.killed and self._stopping.is_set()
         give_up_at = time.monotonic() + self._plan.lease  # by then others have taken it back
         while time.monotonic() < give_up_at:
             try:
                 async with asyncio.timeout(LAST_WORD_S if self._stopping.is_set() else None):
-                    tasks = await (give_back if stopped_by_us else release)(child.storage, child.identity)
+                    await self._free(child, child.storage)
+                return
             except (OmniqError, TimeoutError) as exc:
                 logger.error("cannot take back the tasks of {}: {!r}", child.identity, exc)
-                if self._stopping.is_set():
-                    return
-                await self._sleep(TAKE_BACK_EVERY_S)
-            else:
-                if tasks:
-                    logger.warning("took back {} tasks of worker process {}", tasks, child.pid)
+            if self._stopping.is_set():
                 return
+            await self._sleep(TAKE_BACK_EVERY_S)
+
+    async def _free(self, child: Child, storage: BaseStorage) -> None:
+        if child.killed and self._stopping.is_set():
+            held = await give_back(storage, child.identity)
+        else:
+            held = await release(storage, child.identity)
+            await self._quarantine.admit(storage, held)
+        if held:
+            logger.warning("took back {} tasks of worker process {}", len(held), child.pid)
 
     async def _sleep(self, pause_s: float) -> None:
         try:

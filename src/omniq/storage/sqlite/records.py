@@ -27,7 +27,8 @@ _COLUMNS: Final = (
     "priority, eta, expires_at, interval, timeout, max_retries, max_losses, unique_key, headers, on_failure, "
     "result_ttl, status, epoch, attempts, losses, owner, cancel_requested, error, progress, enqueued_at, "
     "started_at, finished_at, "
-    "coalesce(result, (SELECT result FROM omniq_result r WHERE r.seq = t.seq)), result_status, result_at"
+    "CASE WHEN result_status = 2 THEN coalesce(result, (SELECT result FROM omniq_result r "
+    "WHERE r.seq = t.seq)) END, result_status, result_at"
 )
 SELECT: Final = f"SELECT {_COLUMNS} FROM omniq_task t "
 _WRITTEN: Final = (

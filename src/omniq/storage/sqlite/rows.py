@@ -142,7 +142,7 @@ class SQLiteRows(Rows):
             self.conn.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))  # noqa: S608
 
     def settle_one(self, settlement: Settlement, now: datetime) -> Answer:
-        """A plain success is one statement; everything else reads the row first."""
+        """A plain success is one statement; everything else reads its row first."""
         task, result = settlement.task, settlement.result
         if settlement.action is not Action.SUCCEED or result is None or len(result) > ROW_BYTES:
             return super().settle_one(settlement, now)

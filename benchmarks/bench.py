@@ -1,0 +1,68 @@
+"""What every measure needs: a fresh folder, processes of a system on it, and a look at how far they are."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.marks import Marks
+from benchmarks.plan import Plan
+from benchmarks.processes import Child
+from benchmarks.systems.base import Limit, System
+
+LOOK_EVERY_S = 0.003
+FILL_LIMIT_S = 900.0  # for a million tasks on a busy machine
+
+
+@dataclass
+class Bench:
+    """Where samples are taken: folders on the disk, marks in memory, an interpreter for each system."""
+
+    plan: Plan
+    scratch: Path
+    marks: Marks
+    pythons: Mapping[str, Path]  # by name of system
+
+    @contextlib.contextmanager
+    def folder(self) -> Iterator[Path]:
+        made = Path(tempfile.mkdtemp(dir=self.scratch))
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made)
+
+    def start(self, system: System, verb: str, folder: Path, **arguments: Any) -> Child:
+        log = folder / f"{verb}.log"
+        at = {"folder": str(folder)} | (
+            {} if isinstance(system, Limit) else {"concurrency": self.plan.concurrency}
+        )
+        return Child(self.pythons[system.name], self.marks.folder, log, system.name, verb, **at, **arguments)
+
+    def ask(self, system: System, verb: str, folder: Path, patience_s: float, **arguments: Any) -> Any:
+        with self.start(system, verb, folder, **arguments) as child:
+            return child.answer(patience_s)
+
+    @contextlib.contextmanager
+    def worker(self, system: System, folder: Path, tasks: int, body: str) -> Iterator[Child]:
+        """A worker process, with `tasks` tasks that wait for it."""
+        if tasks and system.across:
+            self.ask(system, "fill", folder, FILL_LIMIT_S, tasks=tasks, body=body)
+        self.marks.clear()
+        inside = 0 if system.across else tasks
+        with self.start(system, "work", folder, tasks=inside, body=body) as child:
+            yield child
+
+    def wait_for_starts(self, child: Child, tasks: int, limit_s: float) -> bool:
+        end_at = time.monotonic() + limit_s
+        while self.marks.started() < tasks:
+            if time.monotonic() > end_at:
+                return False
+            child.check_alive()
+            time.sleep(LOOK_EVERY_S)
+        return True

@@ -1,0 +1,133 @@
+"""One writer thread: it commits together what has queued up, and outlives everything that goes wrong in it."""
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from omniq import Task
+from omniq.errors import IdConflict, OmniqError, PayloadTooLarge, UnserializableArgument
+from omniq.storage import SQLiteStorage
+from omniq.task import Claim, Settlement, TaskStatus
+from tests.faults.statements import contents
+
+
+@contextmanager
+def counted(storage: SQLiteStorage) -> Iterator[Counter[str]]:
+    """How often the writer said each word, from SQLite's own trace."""
+    words: Counter[str] = Counter()
+    assert storage._engine is not None
+    conn = storage._engine._writer
+
+    def on_statement(sql: str) -> None:
+        words[sql.split()[0].upper()] += 1
+
+    conn.set_trace_callback(on_statement)
+    yield words
+    conn.set_trace_callback(None)
+
+
+async def test_many_at_once_share_a_commit(database: Path) -> None:
+    async with SQLiteStorage(database) as storage:
+        with counted(storage) as words:
+            ids = await asyncio.gather(*(storage.enqueue(Task("a.b", (n,))) for n in range(500)))
+        assert len(set(ids)) == 500
+        assert 1 <= words["COMMIT"] <= 25
+        assert (await storage.counts())["default"][TaskStatus.PENDING] == 500
+
+
+async def test_one_after_the_other_is_durable_each_time(database: Path) -> None:
+    async with SQLiteStorage(database) as storage:
+        with counted(storage) as words:
+            for n in range(10):
+                task_id = await storage.enqueue(Task("a.b", (n,)))
+                with closing(sqlite3.connect(database)) as conn:
+                    assert conn.execute("SELECT 1 FROM omniq_task WHERE id = ?", (task_id,)).fetchone()
+        assert words["COMMIT"] == 10
+
+
+async def test_settlements_and_a_claim_are_one_commit(database: Path) -> None:
+    async with SQLiteStorage(database) as storage:
+        await storage.enqueue_many([Task("a.b") for _ in range(200)])
+        claims = await storage.claim("ann", limit=100)
+        done = storage.serializer.dumps(None)
+        with counted(storage) as words:
+            answers, more = await storage.exchange(
+                [Settlement.success(claim, done) for claim in claims], Claim("ann", None, 100, 30.0, "next")
+            )
+        assert (len(answers), len(more), words["COMMIT"]) == (100, 100, 1)
+
+
+async def test_looking_writes_nothing(database: Path) -> None:
+    async with SQLiteStorage(database) as storage:
+        task_id = await storage.enqueue(Task("a.b"))
+        with counted(storage) as words:
+            await storage.get_task(task_id)
+            await storage.list_tasks()
+            await storage.counts()
+            await storage.held("ann")
+            await storage.history(task_id)
+            await storage.workers()
+            assert await storage.lapse() == 0  # asked twice a second by everybody: only a look
+        assert words == {}
+
+
+async def test_one_bad_call_among_many_fails_alone(database: Path) -> None:
+    """What cannot be stored is refused to its own caller; the rest of the commit and the thread go on."""
+    async with SQLiteStorage(database, durability="relaxed") as storage:
+        await storage.enqueue(Task("a.b", id="known"))
+        bad: list[tuple[type[OmniqError], Task]] = [
+            (IdConflict, Task("a.other", id="known")),
+            (OmniqError, Task("a.b", headers={"k": "\ud800"})),
+            (OmniqError, Task("a.b", headers={"\udfff": "v"})),
+            (UnserializableArgument, Task("a.b", (object(),))),
+            (PayloadTooLarge, Task("a.b", ("x" * (2 << 20),))),
+        ]
+        for kind, wrong in bad:
+            before = contents(database)
+            async with asyncio.timeout(10):
+                answers = await asyncio.gather(
+                    *(outcome(storage, wrong if n == 3 else Task("a.b", (n,))) for n in range(8))
+                )
+            assert isinstance(answers[3], kind), (kind, answers)
+            assert [isinstance(answer, str) for answer in answers].count(True) == 7
+            assert len(contents(database)["omniq_task"]) == len(before["omniq_task"]) + 7
+            async with asyncio.timeout(10):
+                with pytest.raises(kind):
+                    await storage.enqueue(wrong)  # and alone
+        assert await storage.verify() == []
+
+
+async def outcome(storage: SQLiteStorage, task: Task) -> str | BaseException:
+    try:
+        return await storage.enqueue(task)
+    except Exception as exc:
+        return exc
+
+
+async def test_a_caller_that_goes_away_takes_nothing_along(database: Path) -> None:
+    """Cancelled callers: their write is done or not, and nobody else's is harmed."""
+    async with SQLiteStorage(database) as storage:
+        gone = [asyncio.create_task(storage.enqueue(Task("a.b", id=f"gone-{n}"))) for n in range(20)]
+        kept = [asyncio.create_task(storage.enqueue(Task("a.b", id=f"kept-{n}"))) for n in range(20)]
+        await asyncio.sleep(0)
+        for task in gone:
+            task.cancel()
+        assert sorted(await asyncio.gather(*kept)) == sorted(f"kept-{n}" for n in range(20))
+        ids = {row[1] for row in contents(database)["omniq_task"]}
+        assert {f"kept-{n}" for n in range(20)} <= ids
+
+
+async def test_closing_finishes_what_was_asked_for(database: Path) -> None:
+    storage = SQLiteStorage(database)
+    await storage.open()
+    calls = [asyncio.create_task(storage.enqueue(Task("a.b"))) for _ in range(100)]
+    await asyncio.sleep(0)
+    await storage.close()
+    assert len(set(await asyncio.gather(*calls))) == 100
+    async with SQLiteStorage(database) as again:
+        assert sum((await again.counts())["default"].values()) == 100

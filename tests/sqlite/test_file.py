@@ -1,0 +1,209 @@
+"""The file itself: who may read it, and every file that cannot be used is refused in clear words."""
+
+import os
+import sqlite3
+import stat
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from omniq import AsyncWorkerPool, Task
+from omniq.errors import CorruptRecord, InvalidOption, OmniqError, SchemaMismatch
+from omniq.storage import SQLiteStorage
+from tests.faults.processes import Child, Field, eventually
+
+NOBODY = 65534
+
+
+async def refusal(path: Path | str) -> OmniqError:
+    with pytest.raises(OmniqError) as refused:
+        async with SQLiteStorage(path):
+            pass
+    return refused.value
+
+
+# --- S13: who may read ----------------------------------------------------------------------------
+
+
+async def test_s13_everything_is_for_its_owner_only_whatever_the_umask(database: Path) -> None:
+    mask = os.umask(0)
+    try:
+        async with SQLiteStorage(database) as storage, AsyncWorkerPool(storage):
+            await storage.enqueue(Task("builtins.len", ([],)))
+            folder = database.with_name("jobs.db-omniq")
+
+            async def sleeps_and_lives() -> bool:
+                kinds = {path.suffix for path in folder.iterdir()}
+                return {".due", ".alive", ".lock"} <= kinds
+
+            await eventually(sleeps_and_lives)
+            modes = {path: stat.S_IMODE(path.stat().st_mode) for path in database.parent.glob("jobs.db*")}
+            inner = {path: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    finally:
+        os.umask(mask)
+    assert modes.pop(folder) == 0o700
+    assert {path.name for path in modes} == {"jobs.db", "jobs.db-wal", "jobs.db-shm"}
+    assert set(modes.values()) == {0o600}
+    assert set(inner.values()) == {0o600}
+
+
+async def test_s13_a_planted_link_is_refused(tmp_path: Path, database: Path) -> None:
+    (tmp_path / "secret").write_text("kept")
+    database.symlink_to(tmp_path / "secret")
+    refused = await refusal(database)
+    assert isinstance(refused, InvalidOption)
+    assert "symbolic link" in str(refused)
+    assert (tmp_path / "secret").read_text() == "kept"
+
+
+async def test_s13_a_planted_folder_beside_is_not_used(tmp_path: Path, database: Path) -> None:
+    """A link, or a folder that others may write, could let them listen or tell lies about who lives."""
+    (tmp_path / "elsewhere").mkdir()
+    database.with_name("jobs.db-omniq").symlink_to(tmp_path / "elsewhere")
+    async with SQLiteStorage(database) as storage:
+        await storage.enqueue(Task("a.b"))
+        assert await storage.claim("ann")
+        await storage.wait(0.01)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+# --- what cannot be used --------------------------------------------------------------------------
+
+
+async def test_a_folder_is_refused(tmp_path: Path) -> None:
+    refused = await refusal(tmp_path)
+    assert isinstance(refused, InvalidOption)
+    assert "is a folder" in str(refused)
+    assert str(tmp_path / "jobs.db") in str(refused)
+
+
+async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    refused = await refusal(tmp_path / "no" / "jobs.db")
+    assert isinstance(refused, InvalidOption)
+    assert str(tmp_path / "no") in str(refused)
+
+
+@pytest.mark.parametrize("path", ["", "a\x00b"])
+def test_what_is_no_path_is_refused_at_once(path: str) -> None:
+    with pytest.raises(InvalidOption):
+        SQLiteStorage(path)
+
+
+def test_an_unknown_durability_is_refused_at_once(database: Path) -> None:
+    with pytest.raises(InvalidOption, match="fsync"):
+        SQLiteStorage(database, durability="sometimes")  # type: ignore[arg-type]
+
+
+async def test_a_file_that_is_no_database_is_refused_and_kept(database: Path) -> None:
+    database.write_bytes(b"Dear diary, " * 1000)
+    refused = await refusal(database)
+    assert isinstance(refused, CorruptRecord)
+    assert "not a SQLite database" in str(refused)
+    assert database.read_bytes() == b"Dear diary, " * 1000
+
+
+async def test_a_truncated_database_is_refused_or_its_damage_is_told(database: Path) -> None:
+    async with SQLiteStorage(database) as storage:
+        await storage.enqueue_many([Task("a.b", ("x" * 500,)) for _ in range(500)])
+    content = database.read_bytes()
+    database.write_bytes(content[: len(content) // 2])
+    with pytest.raises(CorruptRecord, match="damaged"):
+        async with SQLiteStorage(database) as storage:
+            await storage.enqueue(Task("a.b"))
+            await storage.claim("ann", limit=1000)
+            await storage.list_tasks(limit=1000)
+    assert database.stat().st_size == len(content) // 2, "what is left for a rescue was changed"
+
+
+@pytest.mark.parametrize("version", ["2", "99", "none of ours"])
+async def test_a_newer_schema_is_refused_and_left_alone(database: Path, version: str) -> None:
+    async with SQLiteStorage(database):
+        pass
+    with closing(sqlite3.connect(database)) as conn:
+        conn.execute("UPDATE omniq_meta SET value = ? WHERE key = 'schema'", (version,))
+        conn.commit()
+    refused = await refusal(database)
+    assert isinstance(refused, SchemaMismatch)
+    assert version in str(refused)
+    with closing(sqlite3.connect(database)) as conn:
+        assert conn.execute("SELECT value FROM omniq_meta WHERE key = 'schema'").fetchone() == (version,)
+
+
+async def test_the_applications_own_database_can_be_used(database: Path) -> None:
+    with closing(sqlite3.connect(database)) as conn:
+        conn.execute("CREATE TABLE orders (number)")
+        conn.execute("INSERT INTO orders VALUES (1)")
+        conn.commit()
+    async with SQLiteStorage(database) as storage:
+        await storage.enqueue(Task("a.b"))
+        assert await storage.verify() == []
+    with closing(sqlite3.connect(database)) as conn:
+        assert conn.execute("SELECT * FROM orders").fetchall() == [(1,)]
+        tables = {name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert {name for name in tables if not name.startswith("omniq_")} == {"orders"}
+
+
+# A program that is nobody in particular, so that a mode means something also when the tests run as root. What it
+# imports it imports before, because nobody may not be able to read where Python is installed.
+AS_NOBODY = """
+import asyncio, os, sys
+from omniq import Task
+from omniq.errors import OmniqError
+from omniq.storage import SQLiteStorage
+
+async def work(path):
+    try:
+        async with SQLiteStorage(path) as storage:
+            await storage.enqueue(Task("a.b"))
+            return "STORED", len(await storage.claim("ann"))
+    except OmniqError as refused:
+        return type(refused).__name__, refused
+
+asyncio.run(work(sys.argv[3]))
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(int(sys.argv[2]))
+    os.setuid(int(sys.argv[2]))
+print(*asyncio.run(work(sys.argv[1])), flush=True)
+"""
+
+
+@pytest.fixture
+def strict(field: Field) -> Path:
+    """A folder in which modes hold for the child; pytest keeps those above it to itself."""
+    temporary = Path(tempfile.gettempdir())
+    for parent in [field.folder, *field.folder.parents]:
+        if temporary in parent.parents:
+            parent.chmod(parent.stat().st_mode | 0o011)
+    folder = field.folder / "strict"
+    folder.mkdir()
+    if os.getuid() == 0:
+        os.chown(folder, NOBODY, NOBODY)
+    return folder
+
+
+def as_nobody(field: Field, database: Path) -> Child:
+    return field.script(AS_NOBODY, database, NOBODY, field.folder / "before.db")
+
+
+def test_a_read_only_folder_is_told_with_the_way_out(field: Field, strict: Path) -> None:
+    strict.chmod(0o555)
+    said = as_nobody(field, strict / "jobs.db").line("InvalidOption")
+    assert "cannot write" in said
+    assert "Permission denied" in said
+    assert "may write" in said
+    assert list(strict.iterdir()) == []
+
+
+def test_a_file_of_somebody_else_is_told(field: Field, strict: Path) -> None:
+    (strict / "jobs.db").touch(0o400)
+    if os.getuid() == 0:
+        os.chown(strict / "jobs.db", 0, 0)
+    said = as_nobody(field, strict / "jobs.db").line("InvalidOption")
+    assert "jobs.db" in said
+
+
+def test_the_child_that_is_nobody_can_work_at_all(field: Field, strict: Path) -> None:
+    assert as_nobody(field, strict / "jobs.db").line("STORED") == "1"

@@ -1,0 +1,223 @@
+"""Sleeping and being woken: across processes by datagrams, without them by looking, and never too late by much."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from omniq import AsyncWorkerPool, Task
+from omniq.storage import SQLiteStorage
+from omniq.storage.sqlite.beside import Beside, Ear
+from omniq.task import Settlement
+from tests.faults.processes import Child, Field, eventually
+
+LONG_S = 20.0  # longer than any wake-up takes; a wait that runs this long was not woken
+
+PRODUCER = """
+import asyncio, sys
+from omniq import Task
+from omniq.storage import SQLiteStorage
+
+async def main():
+    async with SQLiteStorage(sys.argv[1]) as storage:
+        print("READY", flush=True)
+        for line in sys.stdin:
+            print("STORED", await storage.enqueue(Task("builtins.len", ([],))), flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def produce(producer: Child) -> str:
+    producer.tell("one more")
+    return await asyncio.get_running_loop().run_in_executor(None, producer.line, "STORED")
+
+
+async def woken(storage: SQLiteStorage) -> float:
+    """How long a wait took that must be ended by somebody."""
+    begin = time.monotonic()
+    assert await storage.wait(LONG_S), "nobody woke it"
+    took_s = time.monotonic() - begin
+    assert took_s < LONG_S / 2
+    return took_s
+
+
+async def test_another_process_wakes_us(field: Field) -> None:
+    async with SQLiteStorage(field.database) as storage:
+        producer = field.script(PRODUCER, field.database)
+        producer.line("READY")
+        for _ in range(3):
+            assert await storage.claim("ann") == []
+            sleeping = asyncio.create_task(woken(storage))
+            task_id = await produce(producer)
+            await sleeping
+            [claim] = await storage.claim("ann")
+            assert claim.id == task_id
+            await storage.settle([Settlement.success(claim, storage.serializer.dumps(None))])
+
+
+async def test_what_comes_between_the_claim_and_the_sleep_wakes_us_too(field: Field) -> None:
+    """Also before the very first sleep of this storage."""
+    async with SQLiteStorage(field.database) as storage:
+        producer = field.script(PRODUCER, field.database)
+        producer.line("READY")
+        for _ in range(2):
+            assert await storage.claim("ann") == []
+            await produce(producer)
+            assert await woken(storage) < 1.0
+            assert await storage.claim("ann")
+
+
+async def test_a_result_wakes_who_waits_for_it_in_another_process(field: Field) -> None:
+    async with SQLiteStorage(field.database) as storage:
+        task_id = await storage.enqueue(Task("tests.faults.bodies.nap", (0.2,)))
+        waiting = asyncio.create_task(storage.wait_result(task_id, LONG_S))
+        field.worker()
+        result = await waiting
+        assert result is not None
+        assert result.result == 1
+
+
+async def test_a_deep_folder_has_sockets_too(tmp_path: Path) -> None:
+    """A socket's path holds 108 bytes; the folder may lie as deep as it likes."""
+    deep = tmp_path.joinpath(*["a-folder-with-quite-a-long-name"] * 6)
+    deep.mkdir(parents=True)
+    assert len(str(deep)) > 200
+    with Field(deep) as field:
+        async with SQLiteStorage(field.database) as storage:
+            producer = field.script(PRODUCER, field.database)
+            producer.line("READY")
+            assert await storage.claim("ann") == []
+            sleeping = asyncio.create_task(woken(storage))
+            await produce(producer)
+            assert await sleeping < 5.0
+            names = [path.name for path in (deep / "jobs.db-omniq").iterdir()]
+            assert any(name.endswith(".due") for name in names)
+
+
+@contextmanager
+def no_folder_beside(database: Path) -> Iterator[None]:
+    """A file where the folder should be: as if it could not be made."""
+    place = database.with_name(database.name + "-omniq")
+    place.touch()
+    yield
+    assert place.read_bytes() == b""
+
+
+async def test_without_a_folder_beside_it_looks_now_and_then(field: Field) -> None:
+    with no_folder_beside(field.database):
+        async with SQLiteStorage(field.database) as storage:
+            producer = field.script(PRODUCER, field.database)
+            producer.line("READY")
+            assert await storage.claim("ann") == []
+            sleeping = asyncio.create_task(woken(storage))
+            await produce(producer)
+            assert await sleeping < 5.0
+            assert await storage.claim("ann")
+            await storage.claim("ann")
+            await produce(producer)  # before the wait begins
+            assert await woken(storage) < 5.0
+
+
+async def test_without_a_folder_beside_everything_else_works(field: Field) -> None:
+    """Leases say who is dead, a little later."""
+    with no_folder_beside(field.database):
+        async with SQLiteStorage(field.database) as storage:
+            task_id = await field.enqueue(storage, "nap", 0.0)
+            doomed = field.worker(lease=0.5, point="claimed")
+            assert doomed.wait() == -signal.SIGKILL
+            field.worker(lease=0.5)
+            result = await storage.wait_result(task_id, LONG_S)
+            assert result is not None
+            [lost] = await storage.history(task_id)
+            assert lost.epoch == 1
+
+
+async def test_an_eta_wakes_the_sleeper_without_anybody_else(field: Field) -> None:
+    async with SQLiteStorage(field.database) as storage:
+        from datetime import UTC, datetime, timedelta
+
+        await storage.enqueue(Task("a.b", eta=datetime.now(UTC) + timedelta(seconds=0.3)))
+        assert await storage.claim("ann") == []
+        assert 0.1 < await woken(storage) < 5.0
+        assert await storage.claim("ann")
+
+
+async def test_a_socket_bound_in_the_tick_of_the_listing_is_rung(database: Path) -> None:
+    """The clock of a file system ticks; two changes within a tick leave the folder's time as it was."""
+    beside = Beside(database)
+    ears: list[Ear] = []
+    try:
+        ears.append(Ear(beside, "due"))
+        beside.ring(("due",))
+        before = beside.folder.stat()
+        ears.append(Ear(beside, "due"))
+        os.utime(beside.folder, ns=(before.st_atime_ns, before.st_mtime_ns))  # the same tick
+        beside.ring(("due",))
+        heard = asyncio.Event()
+        with ears[1].listening(heard.set):
+            async with asyncio.timeout(5):
+                await heard.wait()
+    finally:
+        for ear in ears:
+            ear.close()
+        beside.close()
+
+
+async def test_a_dead_sleeper_is_forgotten_at_the_next_ring(field: Field) -> None:
+    async with SQLiteStorage(field.database) as storage:
+        sleeper = field.worker()
+        folder = Path(f"{field.database}-omniq")
+
+        async def has_socket() -> bool:
+            return any(path.name.startswith(f"{sleeper.pid}-") for path in folder.iterdir())
+
+        await eventually(has_socket)
+        sleeper.kill()
+        await storage.enqueue(Task("a.b"))
+        assert not await has_socket()
+
+
+async def test_a_full_inbox_blocks_nobody(database: Path) -> None:
+    """A process that listens and never reads must not stop those that ring."""
+    async with SQLiteStorage(database) as storage:
+        deaf = Ear(Beside(database), "due")
+        begin = time.monotonic()
+        for _ in range(2000):
+            deaf._beside.ring(("due",))
+        assert time.monotonic() - begin < 5.0
+        await storage.enqueue(Task("a.b"))
+        deaf.close()
+        deaf._beside.close()
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A module with a body that notes when it ran."""
+    ran: list[float] = []
+    module = ModuleType("wake_jobs")
+
+    async def note() -> None:
+        ran.append(time.monotonic())
+
+    module.note = note  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wake_jobs", module)
+    return ran
+
+
+async def test_a_pool_is_woken_long_before_it_would_poll(database: Path, job: list[float]) -> None:
+    async with SQLiteStorage(database) as storage, AsyncWorkerPool(storage.clone(), poll_interval=LONG_S):
+        for count in (1, 2, 3):
+            await storage.enqueue(Task("wake_jobs.note"))
+
+            async def ran(count: int = count) -> bool:
+                return len(job) == count
+
+            await eventually(ran, within_s=LONG_S / 2)

@@ -1,0 +1,224 @@
+"""The blocking face `WorkerPool`, from plain code and from the wrong place."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omniq import (
+    AsyncWorkerPool,
+    BlockingCallInLoop,
+    InvalidOption,
+    PoolNotRunning,
+    Task,
+    TaskStatus,
+    Worker,
+    WorkerPool,
+)
+from omniq.storage import SQLiteStorage
+from tests.requirements.test_s000 import await_final, enqueue
+from tests.worker.scene import Bodies, omniq_threads, until_blocking
+from tests.worker.stores import AnyStore, Memory
+
+
+def test_takes_the_same_arguments() -> None:
+    """`WorkerPool(storage, ...same...)`: whatever `AsyncWorkerPool` takes."""
+    options = dict.fromkeys(inspect.signature(AsyncWorkerPool).parameters)
+    given: dict[str, Any] = {"concurrency": 3, "poll_interval": 2, "queues": ["a"], "lease": 5, "wake": False}
+    assert set(given) <= set(options)
+    pool = WorkerPool(Memory(), **given)
+    assert (pool.concurrency, pool.running) == (3, False)
+    assert WorkerPool(Memory(), 7, 0.5, 2.0).concurrency == 7
+    with pytest.raises((InvalidOption, TypeError)):
+        WorkerPool(Memory(), no_such_option=1)
+
+
+def test_with_statement(store: AnyStore) -> None:
+    with WorkerPool(store, 2, poll_interval=0.02) as pool:
+        assert pool.running
+        asyncio.run(enqueue(store, Task("json.dumps", (1,), id="t")))
+        until_blocking(lambda: await_final(store, "t") is TaskStatus.SUCCESS)
+    assert not pool.running
+
+
+def test_inside_a_running_loop_it_raises_and_names_the_twin() -> None:
+    """A blocking face inside a running loop raises, and nothing is left running."""
+    before = omniq_threads()
+    pool = WorkerPool(Memory())
+
+    async def main() -> None:
+        with pytest.raises(BlockingCallInLoop, match="AsyncWorkerPool"):
+            pool.start()
+        with pytest.raises(BlockingCallInLoop, match="AsyncWorkerPool"):
+            pool.run()
+
+    asyncio.run(main())
+    assert not pool.running
+    until_blocking(lambda: omniq_threads() <= before)
+    pool.start()
+
+    async def also() -> None:
+        with pytest.raises(BlockingCallInLoop, match="AsyncWorkerPool"):
+            pool.wait()
+        with pytest.raises(BlockingCallInLoop, match="AsyncWorkerPool"):
+            pool.stop()
+
+    asyncio.run(also())
+    assert pool.running, "a stop that was refused must not have stopped anything"
+    pool.stop()
+    assert not pool.running
+    until_blocking(lambda: omniq_threads() <= before)
+
+
+def test_wait_returns_when_somebody_stops_it(store: AnyStore) -> None:
+    pool = WorkerPool(store, poll_interval=0.02)
+    with pytest.raises(PoolNotRunning, match="start"):
+        pool.wait()
+    pool.start()
+    waiting = threading.Thread(target=pool.wait)
+    waiting.start()
+    pool.stop()
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+def test_the_storage_stays_its_owners(tmp_path: Path) -> None:
+    """A storage that is open on one loop is used through a clone, and stays open there."""
+
+    async def main() -> None:
+        async with SQLiteStorage(tmp_path / "jobs.db") as storage:
+            pool = WorkerPool(storage, poll_interval=0.02)
+            await asyncio.to_thread(pool.start)
+            try:
+                task_id = await storage.enqueue(Task("json.dumps", (1,)))
+                result = await storage.wait_result(task_id, 10)
+            finally:
+                await asyncio.to_thread(pool.stop)
+            assert result is not None
+            assert result.result == "1"
+            assert storage.is_open
+
+    asyncio.run(main())
+
+
+def test_several_pools_in_one_process(tmp_path: Path, bodies: Bodies) -> None:
+    """Each in a thread and loop of its own, on one file: every task runs once."""
+    runs: list[int] = []
+    storage = SQLiteStorage(tmp_path / "jobs.db", durability="relaxed")
+
+    async def put() -> list[str]:
+        async with storage.clone() as twin:
+            tasks = [Task(path, (n,)) for n in range(60)]
+            return [str(i) for i in await twin.enqueue_many(tasks)]
+
+    async def all_ended() -> bool:
+        async with storage.clone() as twin:
+            return {t.status for t in await twin.list_tasks()} == {TaskStatus.SUCCESS}
+
+    path = bodies(runs.append, "body")
+    pools = [WorkerPool(storage, 4, poll_interval=0.05) for _ in range(3)]
+    for pool in pools:
+        pool.start()
+    try:
+        ids = asyncio.run(put())
+        until_blocking(lambda: asyncio.run(all_ended()))
+    finally:
+        for pool in pools:
+            pool.stop()
+    assert len(ids) == 60
+    assert sorted(runs) == list(range(60))
+
+
+SCRIPT = """
+import os, signal, sys, threading, traceback
+from omniq import WorkerPool
+from omniq.storage import MemoryStorage
+
+pool = WorkerPool(MemoryStorage())
+
+
+def waits():
+    stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
+    return any(frame.name == "wait" and "worker" in frame.filename for frame in stack)
+
+
+def interrupt():
+    while not waits():
+        threading.Event().wait(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+threading.Thread(target=interrupt, daemon=True).start()
+pool.run()
+print("stopped in good order", pool.running)
+"""
+
+LEFT_RUNNING = """
+from omniq import WorkerPool
+from omniq.storage import SQLiteStorage
+
+pool = WorkerPool(SQLiteStorage("jobs.db"), 2)
+pool.start()
+print("leaving")
+"""
+
+STUCK_THREAD = """
+import asyncio, sys, threading
+from omniq import AsyncWorkerPool, Task
+from omniq.storage import MemoryStorage
+
+inside = threading.Event()
+
+def body():
+    inside.set()
+    threading.Event().wait()
+
+sys.modules["stuck"] = sys.modules["__main__"]
+
+async def main():
+    async with MemoryStorage() as store:
+        await store.enqueue(Task("stuck.body"))
+        pool = AsyncWorkerPool(store, 2)
+        await pool.start()
+        while not inside.is_set():
+            await asyncio.sleep(0.01)
+        await pool.stop(timeout=0)
+
+asyncio.run(main())
+print("leaving")
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (SCRIPT, "stopped in good order False"),  # Ctrl-C during run()
+        (LEFT_RUNNING, "leaving"),  # a pool that nobody stops does not keep the interpreter
+        (STUCK_THREAD, "leaving"),  # nor does the thread of a body that never returns
+    ],
+    ids=["interrupted", "left running", "stuck thread"],
+)
+def test_a_program_with_a_pool_ends(script: str, says: str, tmp_path: Path) -> None:
+    begun = time.monotonic()
+    run = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert says in run.stdout
+    assert "Traceback" not in run.stderr
+    assert time.monotonic() - begun < 20
+
+
+def test_worker_is_async_only() -> None:
+    for verb in ("start", "stop"):
+        assert inspect.iscoroutinefunction(getattr(Worker, verb))
+        assert inspect.iscoroutinefunction(getattr(AsyncWorkerPool, verb))
+        assert not inspect.iscoroutinefunction(getattr(WorkerPool, verb))

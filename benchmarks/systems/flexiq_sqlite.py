@@ -25,13 +25,13 @@ class FlexiqSQLite(System):
         os.environ["FLEXIQ_LOG_LEVEL"] = "WARNING"
         from flexiq import Queue
 
+        # Without push_dispatch: on SQLite it wakes nobody in another process, and polls once a second instead.
         self.queue: Any = Queue(
             db_path=str(folder / "flexiq.db"),
-            workers=int(os.environ["CFG"]),
+            workers=concurrency,
             async_concurrency=concurrency,
             scheduler_poll_interval_ms=1,
             scheduler_batch_size=concurrency,
-            push_dispatch=bool(os.environ.get("PUSH")),
         )
         self.tasks: dict[Body, Any] = {
             "sync": self.queue.task()(marks.mark),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
 from benchmarks import marks
 from benchmarks.systems.base import Body, System
 
-THREADS = 4
+THREADS = int(os.environ.get("CFG", "4"))
 
 
 class HueySQLite(System):

@@ -24,7 +24,19 @@ from omniq.registry import Resolver, Runnable, Unresolvable, runnable_of, with_c
 from omniq.running import Context
 from omniq.serializer import Serializer
 from omniq.storage.base import Claimed
-from omniq.task import Action, Failed, Held, Outcome, Settlement, Snoozed, StoredTask, Task, TaskError, shown
+from omniq.task import (
+    Action,
+    Failed,
+    Held,
+    Outcome,
+    Settlement,
+    Snoozed,
+    StoredTask,
+    Task,
+    TaskError,
+    one_line,
+    shown,
+)
 
 # Every slot held by a thread that outlived its timeout, for this long: the pool is stuck.
 STUCK_AFTER_S: Final = 5.0
@@ -91,7 +103,7 @@ class Crew:
             return
         logger.info(
             "started {task} {func} attempt {attempt}",
-            task=task.id,
+            task=one_line(task.id),
             func=task.func_path,
             attempt=task.attempts + 1,
         )
@@ -111,7 +123,7 @@ class Crew:
         except CorruptRecord as exc:
             flight.end(failure(exc, "undecodable", final=True))
         except UnknownTask as exc:
-            logger.warning("unserved: {task}: {why}", task=task.id, why=str(exc))
+            logger.warning("unserved: {task}: {why}", task=one_line(task.id), why=str(exc))
             flight.end(Snoozed(UNSERVED_PAUSE_S))
         except Unresolvable as exc:
             flight.end(Failed(describe(exc, "unresolvable")))
@@ -151,7 +163,9 @@ class Crew:
             self._strays.add(flight)
             self._stuck_since = self._clock.monotonic()
         if flight.reason == "lost":
-            logger.warning("lost {task} epoch {epoch}: its lease is over", task=task.id, epoch=task.epoch)
+            logger.warning(
+                "lost {task} epoch {epoch}: its lease is over", task=one_line(task.id), epoch=task.epoch
+            )
             self._slot_freed()
             return
         settlement = settle(task, outcome, self._policy, self._random())
@@ -172,15 +186,17 @@ class Crew:
                 assert isinstance(task, StoredTask | Task)
                 logger.debug(
                     "failed {task} attempt {attempt}, next at {eta}: {error}",
-                    task=task.id,
+                    task=one_line(task.id),
                     attempt=task.attempts + 1,
                     eta=(self._clock.now() + timedelta(seconds=settlement.delay_s)).isoformat(),
                     error=_type_of(error),
                 )
             case Action.FAIL | Action.CONTINUE:
-                logger.info("failed {task} for good: {error}", task=task.id, error=_type_of(error))
+                logger.info("failed {task} for good: {error}", task=one_line(task.id), error=_type_of(error))
             case Action.GIVE_BACK:
-                logger.debug("gave back {task} for {delay:.3f} s", task=task.id, delay=settlement.delay_s)
+                logger.debug(
+                    "gave back {task} for {delay:.3f} s", task=one_line(task.id), delay=settlement.delay_s
+                )
 
     # --- ending early ----------------------------------------------------------------------------
 
@@ -191,7 +207,7 @@ class Crew:
     def abandon_all(self) -> None:
         """Bodies that did not even end when cancelled: their tasks go back without them."""
         for flight in list(self._flights.values()):
-            logger.error("abandoned {task}: its body ignores cancellation", task=flight.claim.id)
+            logger.error("abandoned {task}: its body ignores cancellation", task=one_line(flight.claim.id))
             flight.end(flight.interrupted())
 
     @property

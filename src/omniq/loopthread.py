@@ -59,9 +59,16 @@ class LoopThread:
         try:
             self.loop.run_forever()
         finally:
+            self._cancel_what_is_left()
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
             self.loop.close()
+
+    def _cancel_what_is_left(self) -> None:
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
+            task.cancel()
+        self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
     def run(self, work: Coroutine[Any, Any, T], advice: str = "await the async twin instead") -> T:
         """Run `work` on the loop and wait for it. An interrupted wait cancels it."""

@@ -133,6 +133,11 @@ def shown(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def one_line(name: str) -> str:
+    """A name in a log line. Ours are printable; somebody else's backend may have others."""
+    return name if name.isprintable() else shown(name)
+
+
 # --- a task --------------------------------------------------------------------------------------
 
 
@@ -247,9 +252,10 @@ def check_headers(headers: dict[str, str]) -> None:
         raise InvalidOption(f"headers must be a dict from str to str, in plain text: {exc}") from None
 
 
-def check_text(value: str, name: str, most: int) -> None:
+def check_text(value: str, name: str, most: int) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= most or not value.isprintable():
         raise InvalidOption(f"{name} must be 1 to {most} printable characters, not {shown(value)}")
+    return value
 
 
 class StoredTask(TaskFields, frozen=True):

@@ -30,7 +30,7 @@ from omniq.errors import (
     StoreUnavailable,
 )
 from omniq.logic.retry import RetryPolicy
-from omniq.loopthread import LoopThread
+from omniq.loopthread import LoopThread, forbid_running_loop
 from omniq.registry import Resolver
 from omniq.serializer import MsgpackSerializer, Serializer
 from omniq.storage.backend import Backend
@@ -42,7 +42,9 @@ from omniq.task import (
     Held,
     Settlement,
     WorkerInfo,
+    check_text,
     count,
+    one_line,
     positive_seconds,
     queue_name,
     shown,
@@ -56,6 +58,7 @@ LAST_SETTLE_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 5.0
 PAUSE_WHILE_STOPPING_S: Final = 0.2
+MAX_WORKER_NAME: Final = 128
 
 
 class AsyncWorkerPool:
@@ -101,7 +104,7 @@ class AsyncWorkerPool:
         self._resolver = Resolver(allow=allow)
         self._injected_clock = clock
         self._clock = clock or REAL_CLOCK
-        self._name = name
+        self._name = check_text(name, "name", MAX_WORKER_NAME)
         self._renews = True
         self._identity = ""
         self.id = ""
@@ -335,6 +338,9 @@ class AsyncWorkerPool:
             self._pause_s = FIRST_PAUSE_S
         if claim is not None:
             self._plan_next_look(claim, claims)
+        if self._stopping:  # a claim that was on its way when the stop came
+            self._outbox += [Settlement.give_back(task) for task in claims]
+            return True
         for task in claims:
             self._crew.start(task)
         return True
@@ -356,7 +362,7 @@ class AsyncWorkerPool:
                 self.stale_reports += 1
                 logger.warning(
                     "stale: {task} epoch {epoch} was closed by somebody else; nothing was changed",
-                    task=settlement.task.id,
+                    task=one_line(settlement.task.id),
                     epoch=settlement.task.epoch,
                 )
 
@@ -519,6 +525,7 @@ class WorkerPool:
 
     def stop(self, *, timeout: Duration | None = None, cancel_in_flight: bool = False) -> None:
         """Returns when everything has ended and the thread is gone."""
+        forbid_running_loop("use AsyncWorkerPool here")
         thread = self._thread
         if thread is None:
             return

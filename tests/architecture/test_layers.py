@@ -21,11 +21,12 @@ LAYERS = (
     {"clock", "config", "serializer", "storage", "registry", "loopthread"},
     {"pool"},
     {"executors", "running", "crew", "upkeep", "worker", "data"},
-    {"app"},
+    {"app", "calls"},
     {"omniq"},  # the package itself: the public names
     {"testing"},
     {"cli", "web", "__main__"},
 )
+EXPORTED_FUNCTIONS = ("context",)  # everything else that the package exports begins with a capital
 HEIGHT = {unit: height for height, layer in enumerate(LAYERS) for unit in layer}
 
 STORES = ("memory", "sqlite", "postgres", "redis")
@@ -149,7 +150,8 @@ def unit_of(name: str) -> str:
     """omniq.storage.sqlite is part of `storage`; a name that the package exports, of `omniq` itself."""
     _, _, inner = name.partition(".")
     first = inner.partition(".")[0]
-    is_module = first in HEIGHT or (first.islower() and not first.startswith("__"))
+    exported = first in EXPORTED_FUNCTIONS
+    is_module = first in HEIGHT or (first.islower() and not first.startswith("__") and not exported)
     return first if is_module else "omniq"
 
 

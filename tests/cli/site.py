@@ -164,7 +164,7 @@ class Worker:
             pids = {worker.pid for worker in await storage.workers()}
             return len(pids & set(self.children())) >= processes
 
-        await until(registered, f"{processes} workers; the log:\n{self.log}")
+        await until(registered, lambda: f"{processes} workers; the log:\n{self.log}")
         return self.children()
 
     def signal(self, number: int) -> None:
@@ -176,7 +176,7 @@ class Worker:
         async def gone() -> bool:
             return self.process.poll() is not None
 
-        await until(gone, f"the end of the worker; its log:\n{self.log}", within_s)
+        await until(gone, lambda: f"the end of the worker; its log:\n{self.log}", within_s)
         return self.process.returncode
 
     def destroy(self) -> None:
@@ -188,11 +188,14 @@ class Worker:
         self.process.wait()
 
 
-async def until(condition: Callable[[], Awaitable[bool]], what: str, within_s: float = WITHIN_S) -> None:
+async def until(
+    condition: Callable[[], Awaitable[bool]], what: str | Callable[[], str], within_s: float = WITHIN_S
+) -> None:
     """Look again and again, with a bound; never a plain sleep."""
     give_up_at = time.monotonic() + within_s
     while not await condition():
-        assert time.monotonic() < give_up_at, f"not within {within_s:g} s: {what}"
+        if time.monotonic() >= give_up_at:
+            raise AssertionError(f"not within {within_s:g} s: {what if isinstance(what, str) else what()}")
         await asyncio.sleep(EVERY_S)
 
 
@@ -212,7 +215,7 @@ async def until_status(storage: SQLiteStorage, ids: Sequence[str], *statuses: Ta
         tasks[:] = [task for task in found if task is not None]
         return len(tasks) == len(ids) and all(task.status in statuses for task in tasks)
 
-    await until(reached, f"{statuses}; there are {[(t.func_path, str(t.status)) for t in tasks]}")
+    await until(reached, lambda: f"{statuses}, but {[(t.func_path, str(t.status), t.error) for t in tasks]}")
     return tasks
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from itertools import pairwise
 
 from omniq.task import TaskStatus
 from tests.cli.site import Site, call, is_alive, running, until, until_begun, until_status
@@ -198,7 +199,7 @@ async def test_children_that_die_at_once_are_started_with_growing_pauses(site: S
 
         await until(five, "five starts")
         moments = [float(line) for line in starts.read_text().splitlines()]
-        gaps = [after - before for before, after in zip(moments[:4], moments[1:5], strict=True)]
+        gaps = [after - before for before, after in pairwise(moments[:5])]
         for gap, pause in zip(gaps, (0.1, 0.2, 0.4, 0.8), strict=True):
             assert gap >= pause
         assert "exit code 7" in worker.log

@@ -186,7 +186,8 @@ class PostgresSpike:
             result_status = None if r["result_status"] is None else STATUSES[r["result_status"]]
             found[r["id"]] = Row(
                 STATUSES[r["status"]], r["epoch"], r["attempts"], r["losses"], r["owner"],
-                r["cancel_requested"], kind_of(r["error"]), r["result"], result_status, tuple(runs.get(r["id"], ())),
+                r["cancel_requested"], kind_of(r["error"]), r["result"], result_status,
+                tuple(runs.get(r["id"], ())),
             )  # fmt: skip
         return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import click
@@ -24,6 +23,8 @@ def doctor(as_json: bool, url: str | None) -> int:
 
     Exits with 1 when something is broken; warnings alone do not.
     """
+    import asyncio
+
     from omniq.cli import log
     from omniq.cli.output import print_json
 

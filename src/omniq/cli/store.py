@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from omniq.cli.errors import CommandFailed
 from omniq.cli.group import debugging
-from omniq.storage.base import BaseStorage
+
+if TYPE_CHECKING:
+    from omniq.storage.base import BaseStorage
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,6 +25,8 @@ def url_option(command: F) -> F:
 
 def with_store(url: str | None, work: Callable[[BaseStorage], Coroutine[Any, Any, T]]) -> T:
     """Do `work` with the store behind `url`, and close it again."""
+    import asyncio
+
     from omniq.cli import log
 
     log.configure("warning", debug=debugging())

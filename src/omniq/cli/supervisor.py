@@ -31,6 +31,8 @@ from omniq.storage.url import open_storage
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
+# Applications may load a lot while they are imported.
+START_WITHIN_S: Final = 600.0
 # A child that lived this long has worked: the next pause is the shortest again.
 SOON_S: Final = 10.0
 # After the grace time: how long bodies may take to notice that they were cancelled, and the rest.
@@ -147,7 +149,7 @@ class Supervisor:
                 case Beat():
                     child.quiet_s = 0.0
                 case Ready():
-                    child.ready = True
+                    child.ready, child.quiet_s = True, 0.0
                 case Found(url):
                     child.storage = self._store(url)
                 case Refused():
@@ -178,12 +180,8 @@ class Supervisor:
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             logger.error("worker process {} does not stop; killing it", child.pid)
             child.kill()
-        elif child.quiet_s >= self._plan.stall_limit:
-            logger.error(
-                "worker process {pid} has not moved for {limit:g} s; killing it",
-                pid=child.pid,
-                limit=self._plan.stall_limit,
-            )
+        elif child.quiet_s >= (limit_s := self._plan.stall_limit if child.ready else START_WITHIN_S):
+            logger.error("worker process {} has not moved for {:g} s; killing it", child.pid, limit_s)
             child.kill()
 
     async def _take_back(self, child: Child) -> None:

@@ -75,6 +75,11 @@ class BaseStorage(ABC):
     clock: Clock = REAL_CLOCK
     serializer: Serializer = MsgpackSerializer()
 
+    @property
+    def url(self) -> str | None:
+        """An address under which another process finds the same data, where there is one."""
+        return None
+
     # --- life ------------------------------------------------------------------------------------
 
     @property

@@ -133,7 +133,8 @@ class MemoryRows(Rows):
         heaps = [self._ready[name] for name in names if name in self._ready and name not in self._paused]
         found: dict[str, StoredTask] = {}
         while len(found) < limit:
-            heads = [heap for heap in heaps if self._clean(heap, found)]
+            # A wall clock that was set back may have made a task that was due before due later again.
+            heads = [heap for heap in heaps if self._clean(heap, found) and heap[0][1] <= now]
             if not heads:
                 break
             *_, task_id = heapq.heappop(min(heads))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
+from urllib.parse import quote
 
 from loguru import logger
 
@@ -62,6 +63,10 @@ class SQLiteStorage(EmbeddedStorage):
         self._ears: dict[Kind, Ear] = {}
         self._version_at_claim: int | None = None
         self._commit_watches: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{quote(str(self.path))}"
 
     def __repr__(self) -> str:
         return f"SQLiteStorage({str(self.path)!r})"
@@ -256,6 +261,8 @@ class SQLiteStorage(EmbeddedStorage):
 
     async def announce(self, ids: Sequence[str]) -> None:
         """Their commit rings no bell, so look for it a while and ring it for them."""
+        if not ids:
+            return
         await self.open()
         never, pause_s, left_s = asyncio.Event(), FIRST_WATCH_S, WATCH_COMMIT_S
         while left_s > 0:

@@ -18,6 +18,7 @@ import hashlib
 import os
 import secrets
 import socket
+import stat
 import sys
 import threading
 import time
@@ -69,6 +70,13 @@ else:
         return True
 
 
+def check_private(folder_fd: int) -> None:
+    """Whoever else could write there could make the living look dead."""
+    found = os.fstat(folder_fd)
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(errno.EPERM, "the folder must belong to this user alone")
+
+
 class Beside:
     """One per process and file."""
 
@@ -85,7 +93,8 @@ class Beside:
     def _make(self) -> bool:
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
-            self._folder_fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+            self._folder_fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            check_private(self._folder_fd)
             self._turn = os.open(self.folder / "write.lock", os.O_RDWR | os.O_CREAT, 0o600)
             self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._sender.setblocking(False)

@@ -1,0 +1,162 @@
+"""What a claim costs does not grow with what cannot run. Counted in SQLite's own steps, so no clock is needed."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from omniq import Task
+from omniq.storage import SQLiteStorage
+from omniq.storage.sqlite.records import micros
+from omniq.task import Claim, Settlement
+from omniq.testing import VirtualClock
+from omniq.testing.clock import START
+
+MANY = 50_000
+DAY_MICROS = 86_400_000_000
+
+
+class Steps:
+    count = 0
+
+
+@contextmanager
+def stepped(storage: SQLiteStorage) -> Iterator[Steps]:
+    """Count the instructions of SQLite's virtual machine in the writer's connection."""
+    steps = Steps()
+    assert storage._engine is not None
+    conn = storage._engine._writer
+
+    def on_step() -> int:
+        steps.count += 1
+        return 0
+
+    conn.set_progress_handler(on_step, 1)
+    yield steps
+    conn.set_progress_handler(None, 1)
+
+
+class Heap(NamedTuple):
+    """Rows that cannot run: a queue, a status, a priority, and when they are due in days from now."""
+
+    queue: str
+    status: int
+    priority: int
+    due_days: float
+
+
+def pile_up(database: Path, heap: Heap) -> None:
+    """Many rows at once, made from a real one by SQL: enqueueing them would take most of the test."""
+    due = micros(START) + round(heap.due_days * DAY_MICROS)
+    finished = heap.status >= 2
+    with closing(sqlite3.connect(database)) as conn:
+        columns = [name for _, name, *_ in conn.execute("PRAGMA table_info(omniq_task)")]
+        values = {
+            "seq": "seq + n.value",
+            "id": "'heap-' || n.value",
+            "queue": f"'{heap.queue}'",
+            "status": str(heap.status),
+            "priority": str(heap.priority),
+            "eta": str(due),
+            "due": f"{due} + n.value",
+            "finished_at": f"{due}" if finished else "NULL",
+            "prune_at": f"{due + 30 * DAY_MICROS}" if finished else "NULL",
+        }
+        selected = ", ".join(values.get(name, name) for name in columns)
+        conn.execute(
+            "WITH RECURSIVE n(value) AS (VALUES (1) UNION ALL SELECT value + 1 FROM n WHERE value < ?) "
+            f"INSERT INTO omniq_task SELECT {selected} FROM omniq_task t, n WHERE t.id = 'pattern'",
+            (MANY,),
+        )
+        conn.execute("DELETE FROM omniq_task WHERE id = 'pattern'")
+        conn.execute("ANALYZE")
+        conn.commit()
+
+
+async def cost_of_claims(database: Path, heaps: list[Heap], queues: tuple[str, ...] | None) -> list[int]:
+    """The steps of claims: of nothing, of one task, and of a hundred with the reports of the last ones."""
+    async with SQLiteStorage(database, clock=VirtualClock(), durability="relaxed") as storage:
+        for heap in heaps:
+            await storage.enqueue(Task("a.b", id="pattern"))
+            pile_up(database, heap)
+        await storage.pause("paused")
+        costs: list[int] = []
+        for ready, limit in ((0, 10), (1, 1), (1, 10), (300, 100), (0, 100)):
+            await storage.enqueue_many([Task("a.b", queue="mine") for _ in range(ready)])
+            with stepped(storage) as steps:
+                claims = await storage.claim("ann", queues, limit)
+            costs.append(steps.count)
+            assert len(claims) == min(ready, limit) or ready == 0
+            assert all(not claim.id.startswith("heap") for claim in claims)
+            done = storage.serializer.dumps(None)
+            with stepped(storage) as steps:
+                await storage.exchange(
+                    [Settlement.success(claim, done) for claim in claims], Claim("ann", queues, 1, 30.0, f"{limit}")
+                )
+            costs.append(steps.count)
+        return costs
+
+
+HEAPS: dict[str, list[Heap]] = {
+    "due tomorrow, most urgent": [Heap("mine", 0, 9, 1.0)],
+    "due tomorrow, of every urgency": [Heap("mine", 0, 4, 1.0), Heap("mine", 0, 0, 2.0)],
+    "in a paused queue": [Heap("paused", 0, 9, -1.0)],
+    "finished": [Heap("mine", 2, 9, -1.0)],
+    "failed": [Heap("mine", 3, 9, -1.0)],
+    "in another queue": [Heap("other", 0, 9, -1.0)],
+}
+
+
+@pytest.mark.parametrize("name", HEAPS)
+async def test_a_claim_costs_the_same_beside_what_cannot_run(tmp_path: Path, name: str) -> None:
+    # Where another queue is ready it must not be asked for; elsewhere all queues are.
+    queues = ("mine",) if name == "in another queue" else None
+    plain = await cost_of_claims(tmp_path / "plain.db", [], queues)
+    beside = await cost_of_claims(tmp_path / "beside.db", HEAPS[name], queues)
+    # A queue more to look at, an index one level deeper: some steps, whatever their number.
+    assert [b - p < 300 + p // 10 for p, b in zip(plain, beside, strict=True)] == [True] * len(plain), (
+        plain,
+        beside,
+    )
+
+
+async def test_this_counts_what_grows(tmp_path: Path) -> None:
+    """A look at all rows does cost many steps."""
+    async with SQLiteStorage(tmp_path / "jobs.db", durability="relaxed") as storage:
+        await storage.enqueue(Task("a.b", id="pattern"))
+        pile_up(tmp_path / "jobs.db", Heap("mine", 2, 0, -1.0))
+        with stepped(storage) as steps:
+            await storage._write(lambda rows: rows.counts())
+        assert steps.count > MANY
+
+
+async def test_upkeep_costs_the_same_beside_history(tmp_path: Path) -> None:
+    """What everybody asks several times a second: renew, held, lapse."""
+
+    async def costs(path: Path, heaps: list[Heap]) -> list[int]:
+        clock = VirtualClock()
+        async with SQLiteStorage(path, clock=clock, durability="relaxed") as storage:
+            for heap in heaps:
+                await storage.enqueue(Task("a.b", id="pattern"))
+                pile_up(path, heap)
+            await storage.enqueue_many([Task("a.b", queue="mine") for _ in range(20)])
+            await storage.claim("ann", ["mine"], 20, 10.0)
+            found: list[int] = []
+            calls: list[Callable[[], object]] = [
+                lambda: storage.renew("ann", 10.0),
+                lambda: storage._write(lambda rows: rows.held("ann")),
+                lambda: storage._write(lambda rows: rows.lapse(10)),
+                lambda: storage.prune(10),
+            ]
+            for call in calls:
+                with stepped(storage) as steps:
+                    await call()  # type: ignore[misc]
+                found.append(steps.count)
+            return found
+
+    plain = await costs(tmp_path / "plain.db", [])
+    beside = await costs(tmp_path / "beside.db", [Heap("other", 2, 0, -1.0), Heap("later", 0, 9, 1.0)])
+    assert [b - p < 300 + p // 10 for p, b in zip(plain, beside, strict=True)] == [True] * 4, (plain, beside)

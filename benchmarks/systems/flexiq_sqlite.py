@@ -25,7 +25,7 @@ class FlexiqSQLite(System):
         os.environ["FLEXIQ_LOG_LEVEL"] = "WARNING"
         from flexiq import Queue
 
-        # Without push_dispatch: on SQLite it wakes nobody in another process, and polls once a second instead.
+        # Without push_dispatch: on SQLite it wakes nobody in another process, and latency becomes seconds.
         self.queue: Any = Queue(
             db_path=str(folder / "flexiq.db"),
             workers=concurrency,

@@ -64,6 +64,8 @@ async def test_the_only_process_is_replaced(site: Site) -> None:
             [second] = await worker.ready(store)
             assert second != first
             assert "killed by SIGKILL" in worker.log
+            assert [info.pid for info in await store.workers()] == [second]
+            assert len(list(site.file.with_name("jobs.db-omniq").glob("*.alive"))) == 1
 
 
 async def test_without_a_supervisor_the_children_end_in_good_order(site: Site) -> None:

@@ -1,10 +1,15 @@
 """What goes wrong is one clear line on stderr and an exit code; a traceback comes only with --debug."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from omniq.cli import main
+from omniq.cli.group import OmniqGroup
 from tests.cli.site import Site
 
 MODULES = {
@@ -24,63 +29,84 @@ MODULES = {
     [
         (["worker"], 2, ["MODULE:APP"]),
         (["worker", "jobs"], 2, ["jobs", "myapp.tasks:q"]),
-        (["worker", "jobs.py:q", "--nonsense"], 2, ["--nonsense"]),
-        (["worker", "missing:q"], 2, ["No module named 'missing'", "looked in", "{folder}"]),
-        (["worker", "missing.deeper:q"], 2, ["No module named 'missing'", "looked in"]),
-        (["worker", "bad_line:q"], 2, ["ZeroDivisionError", "bad_line.py, line 2"]),
-        (["worker", "bad_import:q"], 2, ["nothing_of_that_name", "bad_import.py, line 1"]),
-        (["worker", "bad_syntax:q"], 2, ["SyntaxError", "bad_syntax.py", "line 1"]),
-        (["worker", "leaves:q"], 2, ["SystemExit"]),
-        (["worker", "noisy:q"], 2, ["ValueError"]),
-        (["worker", "empty:q", "--processes", "3"], 2, ["empty.py has no q"]),
-        (["worker", "elsewhere:q"], 2, ["elsewhere:q is 7", "elsewhere:app"]),
-        (["worker", "queue:q"], 2, ["queue.py has no q", "{folder}/queue.py", "another name"]),
+        (["worker", "jobs:q", "--nonsense"], 2, ["--nonsense"]),
         (["worker", "jobs:q", "--concurrency", "0"], 2, ["--concurrency"]),
         (["worker", "jobs:q", "--lease", "0"], 2, ["--lease"]),
         (["worker", "jobs:q", "--poll-interval", "-1"], 2, ["--poll-interval"]),
         (["worker", "jobs:q", "--queues", "a;b"], 2, ["queue name"]),
-        (["worker", "jobs:q", "--url", "sqlite:///none/jobs.db"], 1, ["there is no folder"]),
-        (["worker", "jobs:q", "--url", "sqlite:///jobs.py"], 1, ["not a SQLite database"]),
+        (["tasks", "--limit", "0"], 2, ["--limit"]),
         (["tasks", "--url", "sqlite:///none.db"], 1, ["there is no store", "none.db", "--url"]),
         (["tasks"], 1, ["there is no store", "OMNIQ_URL"]),
-        (["tasks", "--url", "memory://"], 1, ["inside its application"]),
-        (["tasks", "--url", "nonsense"], 1, ["no storage URL"]),
-        (["tasks", "--limit", "0"], 2, ["--limit"]),
-        (["show", "--url", "sqlite:///jobs.py", "x"], 1, ["not a SQLite database"]),
+        (["doctor", "--url", "memory://"], 1, ["inside its application"]),
+        (["show", "x", "--url", "nonsense"], 1, ["no storage URL"]),
         (["retry"], 2, ["ID..."]),
         (["demo", "--seconds", "0"], 2, ["--seconds"]),
         (["nonsense"], 2, ["nonsense"]),
+        (["worker", "x; touch canary"], 2, ["no module and name"]),
+        (["worker", "x:$(touch canary)"], 2, ["no module and name"]),
+        (["worker", "os:system('touch canary')"], 2, ["no module and name"]),
+        (["worker", "`touch canary`:q"], 2, ["no module and name"]),
     ],
-)  # fmt: skip
-def test_one_line_and_an_exit_code(site: Site, arguments: list[str], code: int, words: list[str]) -> None:
-    for name, source in MODULES.items():
-        (site.folder / f"{name}.py").write_text(source, encoding="utf-8")
-    ended = site.run(*arguments)
-    assert ended.returncode == code, ended.stderr
-    assert ended.stdout == ""
-    assert len(ended.stderr.splitlines()) == 1, ended.stderr
-    assert ended.stderr.startswith("omniq: ")
-    assert ended.stderr.strip().isprintable()
-    for word in words:
-        assert word.format(folder=site.folder) in ended.stderr
-
-
-def test_nothing_is_made_where_nothing_was(site: Site) -> None:
-    site.run("tasks", "--url", "sqlite:///none.db")
-    site.run("doctor", "--url", "sqlite:///none.db")
-    assert not list(site.folder.glob("none*"))
-    assert not (site.folder / ".omniq").exists()
+)
+def test_what_is_refused_before_anything_starts(
+    site: Site,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    words: list[str],
+) -> None:
+    """S16 among them: a hostile module path is only a bad name, and the canary never sings."""
+    monkeypatch.chdir(site.folder)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments, prog_name="omniq")
+    assert ended.value.code == code
+    check_complaint(capsys.readouterr(), words)
+    assert not list(site.folder.glob("*canary*"))
 
 
 @pytest.mark.parametrize(
-    "path", ["x; touch canary", "x:$(touch canary)", "os:system('touch canary')", "`id`:q"]
+    ("arguments", "code", "words"),
+    [
+        (["missing:q"], 2, ["No module named 'missing'", "looked in", "{folder}"]),
+        (["missing.deeper:q"], 2, ["No module named 'missing'", "looked in"]),
+        (["bad_line:q"], 2, ["ZeroDivisionError", "bad_line.py, line 2"]),
+        (["bad_import:q"], 2, ["nothing_of_that_name", "bad_import.py, line 1"]),
+        (["bad_syntax:q"], 2, ["SyntaxError", "bad_syntax.py", "line 1"]),
+        (["leaves:q"], 2, ["SystemExit"]),
+        (["noisy:q"], 2, ["ValueError"]),
+        (["empty:q", "--processes", "3"], 2, ["empty.py has no q"]),
+        (["elsewhere:q"], 2, ["elsewhere:q is 7", "elsewhere:app"]),
+        (["queue:q"], 2, ["queue.py has no q", "{folder}/queue.py", "another name"]),
+        (["jobs:q", "--url", "sqlite:///none/jobs.db"], 1, ["there is no folder"]),
+        (["jobs:q", "--url", "sqlite:///jobs.py"], 1, ["not a SQLite database"]),
+    ],
 )
-def test_s16_a_hostile_module_path_is_only_a_bad_name(site: Site, path: str) -> None:
-    """S16: no shell, no eval; the canary never sings."""
-    ended = site.run("worker", path)
-    assert ended.returncode == 2
-    assert not (site.folder / "canary").exists()
-    assert "no module and name" in ended.stderr
+def test_an_application_or_store_that_cannot_be_used(
+    site: Site, arguments: list[str], code: int, words: list[str]
+) -> None:
+    """One line, no restart loop."""
+    for name, source in MODULES.items():
+        (site.folder / f"{name}.py").write_text(source, encoding="utf-8")
+    ended = site.run("worker", *arguments)
+    assert ended.returncode == code, ended.stderr
+    check_complaint((ended.stdout, ended.stderr), [word.format(folder=site.folder) for word in words])
+
+
+def check_complaint(outputs: tuple[str, str], words: list[str]) -> None:
+    out, err = outputs
+    assert out == ""
+    assert len(err.splitlines()) == 1, err
+    assert err.startswith("omniq: ")
+    assert err.strip().isprintable()
+    for word in words:
+        assert word in err
+
+
+def test_nothing_is_made_where_nothing_was(site: Site) -> None:
+    site.run("doctor", "--url", "sqlite:///none.db")
+    assert not list(site.folder.glob("none*"))
+    assert not (site.folder / ".omniq").exists()
 
 
 @pytest.mark.parametrize("order", [["--debug", "worker", "bad:q"], ["worker", "bad:q", "--debug"]])
@@ -93,19 +119,22 @@ def test_debug_shows_where_it_went_wrong(site: Site, order: list[str]) -> None:
     assert "cannot import bad: ZeroDivisionError" in ended.stderr.splitlines()[-1]
 
 
-def test_an_unexpected_error_is_one_line_too(site: Site) -> None:
-    """A store of another make than this version knows: no class of ours, no traceback for the user."""
-    folder = site.folder / "jobs.db"
-    folder.mkdir()
-    ended = site.run("tasks", "--url", "sqlite:///jobs.db")
-    assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
-    assert "is a folder" in ended.stderr
+def test_an_unexpected_error_is_one_line_too(capsys: pytest.CaptureFixture[str]) -> None:
+    @click.command()
+    def broken() -> None:
+        raise KeyError("a bug")
+
+    group = OmniqGroup("omniq", commands={"broken": broken})
+    with pytest.raises(SystemExit) as ended:
+        group(["broken"])
+    assert ended.value.code == 1
+    check_complaint(capsys.readouterr(), ["unexpected KeyError", "--debug"])
+    with pytest.raises(SystemExit):
+        group(["--debug", "broken"])
+    assert "Traceback" in capsys.readouterr().err
 
 
-def test_help_is_quick_because_it_loads_nothing_else(site: Site, tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
+def test_help_is_quick_because_it_loads_nothing_else(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "from omniq.cli import main\n"

@@ -56,7 +56,9 @@ async def begun(field: Field, ids: list[str]) -> bool:
 # --- F29 ------------------------------------------------------------------------------------------
 
 
-async def busy_worker(field: Field, storage: SQLiteStorage, grace_s: float) -> tuple[Child, list[str], list[str]]:
+async def busy_worker(
+    field: Field, storage: SQLiteStorage, grace_s: float
+) -> tuple[Child, list[str], list[str]]:
     """A worker with four long runs in its hands and a thousand short tasks before it."""
     long = [
         await field.enqueue(storage, "until_file", str(field.folder / "go"), priority=9) for _ in range(4)
@@ -89,9 +91,7 @@ async def finish(field: Field, storage: SQLiteStorage, ids: list[str]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_f29_a_signal_ends_a_busy_worker_within_its_grace(
-    field: Field, number: signal.Signals
-) -> None:
+async def test_f29_a_signal_ends_a_busy_worker_within_its_grace(field: Field, number: signal.Signals) -> None:
     async with SQLiteStorage(field.database) as storage:
         worker, long, short = await busy_worker(field, storage, grace_s=0.5)
         begin = time.monotonic()

@@ -189,9 +189,7 @@ async def test_f15_a_blocked_loop_loses_no_lease(field: Field) -> None:
 async def test_f16_a_worker_whose_every_slot_is_stuck_says_so_and_ends(field: Field) -> None:
     """Threads that never return: no slot is given away, the program ends non-zero, another one goes on."""
     async with SQLiteStorage(field.database) as storage:
-        stuck = [
-            await field.enqueue(storage, "never_return", timeout=0.2, max_retries=0) for _ in range(4)
-        ]
+        stuck = [await field.enqueue(storage, "never_return", timeout=0.2, max_retries=0) for _ in range(4)]
         waiting = await field.enqueue(storage, "thread_nap", 0.0)
         worker = field.worker(concurrency=4)
         await drained(storage, stuck)

@@ -23,7 +23,9 @@ T = TypeVar("T")
 NO_SUCH_STATUS = 9
 
 
-async def claimed(storage: SQLiteStorage, how_many: int, lease: float, worker: str = "ann") -> list[StoredTask]:
+async def claimed(
+    storage: SQLiteStorage, how_many: int, lease: float, worker: str = "ann"
+) -> list[StoredTask]:
     """Tasks that `worker` holds, enqueued now."""
     await storage.enqueue_many([Task("a.b") for _ in range(how_many)])
     claims = await storage.claim(worker, limit=how_many, lease=lease)

@@ -128,7 +128,9 @@ VERBS: dict[str, tuple[Callable[[Scene], Awaitable[None]], Verb]] = {
     ),
     "success in one statement": (
         one_runs,
-        lambda s: s.settle([Settlement.success(StoredTask("a.b", b"", id="t1", epoch=1, seq=1), b"\x01m\x00\xc0")]),
+        lambda s: s.settle(
+            [Settlement.success(StoredTask("a.b", b"", id="t1", epoch=1, seq=1), b"\x01m\x00\xc0")]
+        ),
     ),
     "renew": (six_run, lambda s: s.renew("ann", 60.0)),
     "release": (six_run, lambda s: s.release("ann")),
@@ -144,7 +146,10 @@ VERBS: dict[str, tuple[Callable[[Scene], Awaitable[None]], Verb]] = {
     "resume": (paused, lambda s: s.resume("mail")),
     "beat": (nothing, lambda s: s.beat(INFO)),
     "leave": (known_worker, lambda s: s.leave("ann")),
-    "mark_done": (one_runs, lambda s: s.mark_done("t1", TaskResult("t1", TaskStatus.SUCCESS, LARGE), epoch=1)),
+    "mark_done": (
+        one_runs,
+        lambda s: s.mark_done("t1", TaskResult("t1", TaskStatus.SUCCESS, LARGE), epoch=1),
+    ),
     "mark_failed": (one_runs, lambda s: s.mark_failed("t1", ERROR, will_retry=True, epoch=1)),
 }
 

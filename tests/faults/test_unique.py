@@ -82,7 +82,9 @@ async def race_for_a_key(field: Field, rounds: int) -> None:
             created_and_kept = {task_id for task_id, created, kept in answers if created and kept}
             assert created_and_kept == {task.id for task in living}
             for task_id, created, _ in answers:
-                assert created or task_id in created_and_kept, "a duplicate of a task that was never committed"
+                assert created or task_id in created_and_kept, (
+                    "a duplicate of a task that was never committed"
+                )
             for task in living:
                 await storage.cancel(task.id)
         assert await storage.verify() == []

@@ -1,6 +1,7 @@
-"""What people, and the passing of time, do to a row: T2, T10, T11, T13, T14, T15."""
+"""What people, and the passing of time, do to a row: T1, T2, T10, T11, T13, T14, T15."""
 
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,32 @@ EVERY_STATUS = [waiting(), running(), *(ended(status) for status in FINAL)]
 
 def differing(before: StoredTask, afterwards: StoredTask) -> set[str]:
     return {name for name in before.__struct_fields__ if getattr(before, name) != getattr(afterwards, name)}
+
+
+# --- arrive --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "eta", "expires_at"),
+    [
+        ({}, None, None),
+        ({"eta": after(9), "expires_at": after(99)}, after(9), after(99)),
+        ({"delay_s": 5.0}, after(5), None),
+        ({"delay_s": 0.0}, NOW, None),
+        ({"expires_in_s": 5.0}, None, after(5)),
+        ({"delay_s": 5.0, "expires_in_s": 7.0}, after(5), after(7)),
+        ({"eta": after(9), "expires_in_s": 5.0}, after(9), after(5)),
+        ({"delay_s": 5.0, "expires_at": after(99)}, after(5), after(99)),
+    ],
+)
+def test_arrive_makes_moments_of_durations(
+    given: dict[str, Any], eta: datetime | None, expires_at: datetime | None
+) -> None:
+    """Durations cross the border, because one clock per store is the only one that counts."""
+    task = lifecycle.arrive(waiting(enqueued_at=None, **given), NOW)
+    assert (task.enqueued_at, task.eta, task.expires_at) == (NOW, eta, expires_at)
+    assert (task.delay_s, task.expires_in_s) == (None, None)
+    assert task.status is TaskStatus.PENDING
 
 
 # --- claim ---------------------------------------------------------------------------------------

@@ -6,10 +6,9 @@ Every grant that was ever handed out is kept and used again, so that zombies ari
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, TypeVar
 
-from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from omniq.errors import Conflict, DuplicateTask, IdConflict, NotFound
@@ -27,33 +26,10 @@ from omniq.task import (
 )
 from omniq.testing import VirtualClock
 from tests.model.model import Error, Model, Report, Row
+from tests.model.steps import BATCHES, STEPS
 
 T = TypeVar("T")
 OpenStore = Callable[[VirtualClock], contextlib.AbstractContextManager[BatchedStorage]]
-
-WORKERS = st.sampled_from(["ann", "bob", "eve"])
-QUEUES = st.sampled_from([None, ["default"], ["mail", "default"]])
-LEASES = st.sampled_from([5.0, 30.0])
-# Which of those that there are, counted from the newest: mostly a recent one, sometimes any.
-ONES = st.sampled_from([0, 0, 1, 1, 2, 3, 4, 5, 7, 11, 17, 29, 61])
-PASSING = st.sampled_from([1, 5, 5, 12, 12, 40, 40, 300, 86400, 31 * 86400])
-CALLS = st.fixed_dictionaries(
-    {
-        "func_path": st.sampled_from(["jobs.a", "jobs.b"]),
-        "args": st.tuples(st.integers(0, 1)),
-        "queue": st.sampled_from(["default", "mail"]),
-        "priority": st.sampled_from([0, 5, 9]),
-        "eta": st.sampled_from([None, None, None, -10, 10]),
-        "expires_at": st.sampled_from([None, None, None, None, 8, 60]),
-        "interval": st.sampled_from([None, None, 20.0]),
-        "unique_key": st.sampled_from([None, None, "k", "l"]),
-        "max_losses": st.sampled_from([1, 2, 4]),
-        "result_ttl": st.sampled_from([None, None, 0.0, 50.0]),
-    }
-)
-REPORTS = st.tuples(
-    ONES, st.sampled_from(["done", "retry", "fail", "continue", "give back"]), st.sampled_from([0, 0, 3, 30])
-)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -86,21 +62,20 @@ class StoreMachine(RuleBasedStateMachine):
         store_says = _outcome(lambda: self.do(_awaited(actual())))
         assert store_says == self_says
 
-    # --- rules -----------------------------------------------------------------------------------
-    # Few, with choices inside: Hypothesis leaves out some rules in each example, and without claims and
-    # reports an example tells nothing.
+    # --- steps -----------------------------------------------------------------------------------
+    # One rule for all: of several rules Hypothesis leaves some out in each example, and without claims
+    # and reports an example tells little.
 
-    @initialize(calls=st.lists(CALLS, min_size=3, max_size=6), limit=st.integers(1, 3))
-    def begin(self, calls: list[dict[str, Any]], limit: int) -> None:
+    @initialize(calls=BATCHES)
+    def begin(self, calls: list[dict[str, Any]]) -> None:
         self.enqueue(calls, "skip", None, False)
-        self.work([], limit, "ann", None, 30.0)
+        self.work([], 2, "ann", None, 30.0)
 
-    @rule(
-        calls=st.lists(CALLS, min_size=1, max_size=4),
-        on_conflict=st.sampled_from(["skip", "skip", "raise", "replace"]),
-        again=st.sampled_from([None, None, None, 0, 2, 5]),
-        altered=st.sampled_from([False, False, True]),
-    )
+    @rule(step=STEPS)
+    def step(self, step: tuple[Any, ...]) -> None:
+        name, *arguments = step
+        getattr(self, name)(*arguments)
+
     def enqueue(
         self, calls: list[dict[str, Any]], on_conflict: Any, again: int | None, altered: bool
     ) -> None:
@@ -115,11 +90,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _task(self, call: dict[str, Any]) -> Task:
         self.numbers += 1
-        moments = {name: self._moment(call[name]) for name in ("eta", "expires_at")}
-        return Task(**{**call, **moments}, id=f"t{self.numbers}", on_failure="continue")
-
-    def _moment(self, seconds: float | None) -> datetime | None:
-        return None if seconds is None else self.clock.now() + timedelta(seconds=seconds)
+        now = self.clock.now()
+        moments = {
+            name: now + timedelta(seconds=call[name]) for name in ("eta", "expires_at") if name in call
+        }
+        args = (call.get("arg", 0),)
+        options = {name: value for name, value in call.items() if name not in ("func_path", "arg")}
+        return Task(call.get("func_path", "jobs.a"), args, **{**options, **moments}, id=f"t{self.numbers}")
 
     def _known(self, which: int) -> Task | None:
         """A task that was enqueued before, is certainly not forgotten, and that nobody replaces."""
@@ -130,16 +107,9 @@ class StoreMachine(RuleBasedStateMachine):
         ]
         return known[-1 - which % len(known)] if known else None
 
-    @rule(
-        reports=st.lists(REPORTS, max_size=3),
-        limit=st.integers(0, 3),
-        worker=WORKERS,
-        queues=QUEUES,
-        lease_s=LEASES,
-    )
     def work(
         self,
-        reports: list[tuple[int, str, int]],
+        reports: list[tuple[int, bool, str, int]],
         limit: int,
         worker: str,
         queues: list[str] | None,
@@ -148,10 +118,6 @@ class StoreMachine(RuleBasedStateMachine):
         """Reports of current and of old grants, and a claim with them."""
         told = [self._report(*report) for report in reports if self.grants]
         self._exchange(told, (worker, queues, limit, lease_s))
-
-    @rule(report=REPORTS, worker=WORKERS)
-    def one_by_one(self, report: tuple[int, str, int], worker: str) -> None:
-        self.work([report], 1, worker, None, 30.0)
 
     def _exchange(
         self, reports: list[tuple[Report, Settlement]], wish: tuple[str, list[str] | None, int, float]
@@ -166,8 +132,11 @@ class StoreMachine(RuleBasedStateMachine):
         assert (answers, [(task.id, task.epoch) for task in claims]) == (told, taken)
         self.grants += [task for task in claims if isinstance(task, StoredTask)]
 
-    def _report(self, which: int, how: str, delay_s: float) -> tuple[Report, Settlement]:
-        grant = self.grants[-1 - which % len(self.grants)]
+    def _report(self, which: int, going_on: bool, how: str, delay_s: float) -> tuple[Report, Settlement]:
+        grants = (
+            [grant for grant in self.grants if self.model.runs(grant.id, grant.epoch)] if going_on else []
+        )
+        grant = (grants or self.grants)[-1 - which % len(grants or self.grants)]
         repeats = grant.interval is not None
         action = {
             "done": Action.REPEAT if repeats else Action.SUCCEED,
@@ -184,7 +153,6 @@ class StoreMachine(RuleBasedStateMachine):
         task = grant if which % 2 else Held(grant.id, grant.epoch)
         return report, Settlement(task, action, result, delay_s, error)
 
-    @rule(worker=WORKERS, lease_s=LEASES, which=ONES)
     def renew(self, worker: str, lease_s: float, which: int) -> None:
         """With everything that this worker ever had; and a claim whose answer was lost is asked again."""
         had = [(grant.id, grant.epoch) for grant in self.grants if grant.owner == worker]
@@ -201,12 +169,18 @@ class StoreMachine(RuleBasedStateMachine):
             claims = self.do(self.store.claim(worker, None, 9, 30.0, claim_id))
             assert sorted((task.id, task.epoch) for task in claims) == sorted(expected)
 
-    @rule(seconds=PASSING, page=st.sampled_from([None, 1, 3, 100]))
     def time_passes(self, seconds: int, page: int | None) -> None:
         self.do(self.clock.advance(seconds))
         if page is not None:
             # However small the pages are, in the end all of them were found.
             assert self.do(self._lapse_all(page)) == self.model.lapse()
+
+    def days_pass(self, days: int, page: int | None) -> None:
+        self.time_passes(days * 86400, page)
+        self.prune()
+
+    def prune(self) -> None:
+        self.both(self.model.prune, lambda: self.store.prune(1000))
 
     async def _lapse_all(self, page: int) -> int:
         total = 0
@@ -214,7 +188,6 @@ class StoreMachine(RuleBasedStateMachine):
             total += ended
         return total
 
-    @rule(which=ONES, verb=st.sampled_from(["cancel", "retry", "delete"]))
     def by_hand(self, which: int, verb: str) -> None:
         task_id = self._any_id(which)
         self.both(lambda: getattr(self.model, verb)(task_id), lambda: getattr(self.store, verb)(task_id))
@@ -222,7 +195,6 @@ class StoreMachine(RuleBasedStateMachine):
     def _any_id(self, which: int) -> str:
         return self.tasks[-1 - which % len(self.tasks)].id
 
-    @rule(which=ONES, seconds=st.sampled_from([-5, 0, 25]), done=st.integers(0, 5))
     def touch(self, which: int, seconds: int, done: int) -> None:
         """Move a task, and say how far a run is, whether or not they still can."""
         task_id, eta = self._any_id(which), self.clock.now() + timedelta(seconds=seconds)
@@ -234,27 +206,16 @@ class StoreMachine(RuleBasedStateMachine):
                 lambda: self.store.progress(grant.id, grant.epoch, done),
             )
 
-    @rule(
-        what=st.sampled_from(["pause", "resume", "release", "prune", "set the wall"]),
-        queue=st.sampled_from(["default", "mail"]),
-        worker=WORKERS,
-        seconds=st.sampled_from([-7200, -15, 15, 7200]),
-    )
-    def from_outside(self, what: str, queue: str, worker: str, seconds: int) -> None:
-        match what:
-            case "pause":
-                self.model.paused.add(queue)
-                self.do(self.store.pause(queue))
-            case "resume":
-                self.model.paused.discard(queue)
-                self.do(self.store.resume(queue))
-            case "release":
-                self.both(lambda: self.model.release(worker), lambda: self.store.release(worker))
-            case "prune":
-                self.both(self.model.prune, lambda: self.store.prune(1000))
-            case _:
-                self.clock.set_wall(self.clock.now() + timedelta(seconds=seconds))
-                self.model.jumps += 1
+    def set_paused(self, queue: str, paused: bool) -> None:
+        (self.model.paused.add if paused else self.model.paused.discard)(queue)
+        self.do(self.store.pause(queue) if paused else self.store.resume(queue))
+
+    def release(self, worker: str) -> None:
+        self.both(lambda: self.model.release(worker), lambda: self.store.release(worker))
+
+    def set_wall(self, seconds: int) -> None:
+        self.clock.set_wall(self.clock.now() + timedelta(seconds=seconds))
+        self.model.jumps += 1
 
     # --- what must hold after every step ---------------------------------------------------------
 

@@ -169,6 +169,10 @@ class Model:
     def claimed_again(self, worker: str, claim_id: str) -> list[tuple[str, int]]:
         return [(row.task.id, row.epoch) for row in self.held(worker) if row.claim_id == claim_id]
 
+    def runs(self, task_id: str, epoch: int) -> bool:
+        row = self.rows.get(task_id)
+        return row is not None and row.status == "RUNNING" and row.epoch == epoch
+
     def held(self, worker: str) -> list[Row]:
         return [row for row in self.rows.values() if row.status == "RUNNING" and row.owner == worker]
 
@@ -185,11 +189,10 @@ class Model:
         return runs, lost, {row.task.id for row in held if row.cancel_requested}
 
     def progress(self, task_id: str, epoch: int, done: float, total: float | None) -> bool:
-        row = self.rows.get(task_id)
-        if row is None or row.status != "RUNNING" or row.epoch != epoch:
-            return False
-        row.progress = (done, total)
-        return True
+        if self.runs(task_id, epoch):
+            self.rows[task_id].progress = (done, total)
+            return True
+        return False
 
     # --- T4 to T7, T12 ---------------------------------------------------------------------------
 
@@ -197,7 +200,7 @@ class Model:
         row = self.rows.get(report.id)
         if row is None:
             return "stale"
-        if row.status != "RUNNING" or row.epoch != report.epoch:
+        if not self.runs(report.id, report.epoch):
             return "already" if self._closed_so_before(row, report) else "stale"
         if report.action is Action.SUCCEED:
             self._end(row, "SUCCESS", None, report.value)

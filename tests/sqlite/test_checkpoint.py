@@ -89,13 +89,6 @@ async def test_once_large_it_is_not_moved_at_every_commit(database: Path) -> Non
         assert len(seen) <= 3
 
 
-async def test_many_small_ones_do_not_either(database: Path) -> None:
-    async with SQLiteStorage(database, durability="relaxed") as storage:
-        for _ in range(20):
-            await storage.enqueue_many([Task("a.b", ("x" * 500,)) for _ in range(2000)])
-        assert os.path.getsize(f"{database}-wal") < 64 * MEGABYTE
-
-
 async def test_a_reader_that_never_ends_keeps_nobody_from_working(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

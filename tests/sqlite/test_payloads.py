@@ -89,7 +89,9 @@ async def test_a_result_over_the_limit_is_a_failure_that_says_so(database: Path)
         assert (found.status, found.error.kind) == (TaskStatus.FAILED, "unserializable")
 
 
-async def test_a_payload_that_lost_its_side_is_told_by_verify_and_does_not_stop_the_rest(database: Path) -> None:
+async def test_a_payload_that_lost_its_side_is_told_by_verify_and_does_not_stop_the_rest(
+    database: Path,
+) -> None:
     async with SQLiteStorage(database) as storage:
         lost = await storage.enqueue(Task("builtins.len", ("x" * 5000,)))
         good = await storage.enqueue(Task("builtins.len", ("abc",)))

@@ -5,8 +5,9 @@ import os
 import signal
 import sys
 import time
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 
@@ -142,8 +143,6 @@ async def test_without_a_folder_beside_everything_else_works(field: Field) -> No
 
 async def test_an_eta_wakes_the_sleeper_without_anybody_else(field: Field) -> None:
     async with SQLiteStorage(field.database) as storage:
-        from datetime import UTC, datetime, timedelta
-
         await storage.enqueue(Task("a.b", eta=datetime.now(UTC) + timedelta(seconds=0.3)))
         assert await storage.claim("ann") == []
         assert 0.1 < await woken(storage) < 5.0

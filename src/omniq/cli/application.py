@@ -76,11 +76,6 @@ def _no_application(path: str, attribute: str, module: ModuleType, found: object
     return f"{path} is {shown(found)}, not an OmniQ; {hint}"
 
 
-def use_url(app: OmniQ, url: str) -> None:
-    """Let the application work on another store than its own."""
-    app._where, app._storage = url, None  # pyright: ignore[reportPrivateUsage]
-
-
 def address_of(storage: BaseStorage) -> str | None:
     """A URL under which another process finds the same data; None where there is none."""
     from omniq.storage.sqlite import SQLiteStorage

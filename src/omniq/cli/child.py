@@ -20,7 +20,7 @@ from loguru import logger
 
 from omniq.app import OmniQ
 from omniq.cli import log
-from omniq.cli.application import address_of, lives_in_one_process, load, use_url
+from omniq.cli.application import address_of, lives_in_one_process, load
 from omniq.cli.errors import EXIT_FAILED, EXIT_USAGE, CommandFailed
 from omniq.cli.renewal import keep_renewing
 from omniq.cli.text import safe
@@ -37,7 +37,7 @@ from omniq.cli.wire import (
     Stop,
     to_supervisor,
 )
-from omniq.errors import InvalidOption, OmniqError, WorkerStuck
+from omniq.errors import OmniqError, WorkerStuck
 from omniq.loopthread import new_event_loop
 from omniq.worker import AsyncWorkerPool
 
@@ -58,7 +58,7 @@ def main() -> int:
     try:
         pool = _prepare(start, link)
         return loop.run_until_complete(_Serving(link, pool, start).run())
-    except (CommandFailed, InvalidOption, OmniqError) as exc:
+    except OmniqError as exc:
         code = exc.exit_code if isinstance(exc, CommandFailed) else EXIT_FAILED
         if start.plan.debug:
             logger.opt(exception=exc).error("cannot start")
@@ -78,7 +78,7 @@ def _prepare(start: Start, link: Link[Order]) -> AsyncWorkerPool:
     plan = start.plan
     app = load(plan.app)
     if plan.url is not None:
-        use_url(app, plan.url)
+        app.use(plan.url)
     storage = app.storage()
     if plan.processes > 1 and lives_in_one_process(storage):
         raise CommandFailed(

@@ -28,8 +28,9 @@ def doctor(as_json: bool, url: str | None) -> int:
     from omniq.cli import log
     from omniq.cli.output import print_json
 
+    storage = find_store(url)
     log.configure("error", debug=debugging())
-    findings = asyncio.run(_examine(find_store(url)))
+    findings = asyncio.run(_examine(storage))
     if as_json:
         print_json([{"level": f.level, "about": f.about, "text": f.text} for f in findings])
     else:

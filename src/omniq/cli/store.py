@@ -29,8 +29,9 @@ def with_store(url: str | None, work: Callable[[BaseStorage], Coroutine[Any, Any
 
     from omniq.cli import log
 
+    storage = find_store(url)
     log.configure("warning", debug=debugging())
-    return asyncio.run(_work_with(find_store(url), work))
+    return asyncio.run(_work_with(storage, work))
 
 
 async def _work_with(storage: BaseStorage, work: Callable[[BaseStorage], Coroutine[Any, Any, T]]) -> T:

@@ -322,7 +322,10 @@ class BaseStorage(ABC):
         except CorruptRecord:
             args, kwargs = [Encoded.of(stored.payload)], {}
         common = {name: getattr(stored, name) for name in TaskFields.__struct_fields__}
-        return Task(stored.func_path or "by_value", tuple(args), kwargs, **common)
+        try:
+            return Task(stored.func_path or "by_value", tuple(args), kwargs, **common)
+        except InvalidOption as exc:
+            raise CorruptRecord(f"the record of task {stored.id!a} makes no sense: {exc}") from exc
 
     # --- the batched verbs, made from the seed's -------------------------------------------------
 

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from loguru import logger
 
 from omniq.clock import wait_for_event
-from omniq.errors import InvalidOption, StoreUnavailable
+from omniq.errors import CorruptRecord, InvalidOption, StoreUnavailable
 from omniq.storage.base import Claimed
 from omniq.storage.batched import BatchedStorage, check_moment, unknown
 from omniq.storage.rows import Rows
@@ -238,7 +238,13 @@ class EmbeddedStorage(BatchedStorage):
             raise InvalidOption(f"limit must be at most {MAX_PAGE}, not {limit}; ask for pages with after=")
         wanted = filter or TaskFilter()
         stored = await self._look(lambda rows: rows.select(wanted, after, limit))
-        return [self.decode(one) for one in stored]
+        tasks: list[Task] = []
+        for one in stored:
+            try:
+                tasks.append(self.decode(one))
+            except CorruptRecord as corrupt:
+                logger.error("passed over: {}", corrupt)
+        return tasks
 
     async def history(self, task_id: str) -> list[Run]:
         return await self._look(lambda rows: rows.runs(task_id))

@@ -79,6 +79,7 @@ def _account_one(result: Account, task_id: str, story: list[Entry], task: Task |
     row.runs += words[Word.BEGUN]
     if words[Word.ENQUEUED] != 1:
         result.complaints.append(f"{task_id} ran, and nobody enqueued it")
+        return
     if task is None or not task.status.final or _ended_by_nobody(task, words):
         row.lost += 1
         return

@@ -97,7 +97,7 @@ class LiveScreen:
         self._live = Live(console=console, refresh_per_second=10, transient=True)
 
     def show(self, scene: Scene) -> None:
-        self._live.update(self._picture(scene))
+        self._live.update(self.picture(scene))
 
     def say(self, text: str) -> None:
         self._words.append((time.monotonic() - self._started_at, text))
@@ -111,7 +111,7 @@ class LiveScreen:
     ) -> None:
         self._live.stop()
 
-    def _picture(self, scene: Scene) -> RenderableType:
+    def picture(self, scene: Scene) -> RenderableType:
         parts = [
             _statuses(scene.statuses),
             Text(),
@@ -148,10 +148,10 @@ def _statuses(statuses: dict[str, int]) -> RenderableType:
 
 def _kinds(scene: Scene) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
-    grid.add_column()
-    grid.add_column(style="dim")
-    grid.add_column()
-    grid.add_column(justify="right")
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, justify="right")
     for kind, what in KINDS.items():
         enqueued, done = scene.enqueued.get(kind, 0), scene.done.get(kind, 0)
         amount = f"{done:,} runs" if kind == "pulse" else f"{done:,} / {enqueued:,}"

@@ -264,6 +264,10 @@ class SQLiteStorage(EmbeddedStorage):
         if not ids:
             return
         await self.open()
+        watch = asyncio.current_task()
+        assert watch is not None
+        self._commit_watches.add(watch)  # closing the storage ends it
+        watch.add_done_callback(self._commit_watches.discard)
         never, pause_s, left_s = asyncio.Event(), FIRST_WATCH_S, WATCH_COMMIT_S
         while left_s > 0:
             if await self._read(partial(_is_there, ids[-1])):

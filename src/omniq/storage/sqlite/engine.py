@@ -414,6 +414,8 @@ def explained(exc: sqlite3.Error, path: Path) -> OmniqError:
     text = str(exc)
     if "not a database" in text:
         return CorruptRecord(f"{path} is not a SQLite database; give another path, or move the file away")
+    if isinstance(exc, sqlite3.IntegrityError):
+        return CorruptRecord(f"{path} contradicts itself: {text}; run `omniq doctor`")
     if "malformed" in text or "corrupt" in text:
         return CorruptRecord(f"{path} is damaged ({text}); restore a copy, or try sqlite3's .recover")
     if "locked" in text or "busy" in text:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from omniq.errors import CorruptRecord
 from omniq.logic import lifecycle
-from omniq.task import TOP_PRIORITY, StoredTask, TaskError, TaskStatus, WorkerInfo
+from omniq.task import TOP_PRIORITY, Run, RunOutcome, StoredTask, TaskError, TaskStatus, WorkerInfo
 
 ROW_BYTES: Final = 1024  # larger arguments and results lie beside the row
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,6 +89,9 @@ def maybe_micros(moment: datetime | None) -> int | None:
     return None if moment is None else micros(moment)
 
 
+_SPANS: Final = frozenset({float, int, type(None)})
+
+
 class Retention(Struct, frozen=True):
     """How long what has ended is kept."""
 
@@ -104,6 +107,17 @@ def read_task(row: tuple[Any, ...]) -> StoredTask:
     (max_retries, max_losses, unique_key, headers, on_failure, result_ttl, status, epoch) = row[10:18]
     (attempts, losses, owner, cancel_requested, error, progress, enqueued_at, started_at) = row[18:26]
     (finished_at, result, result_status, result_at) = row[26:]
+    numbers = (priority, max_retries, max_losses, status, epoch, attempts, losses, enqueued_at)
+    texts = (task_id, func_path, queue, on_failure)
+    spans = (interval, timeout, result_ttl)
+    # A column of SQLite holds anything; what is used without another look is looked at here.
+    if (
+        type(payload) is not bytes
+        or {*map(type, numbers)} != {int}
+        or {*map(type, texts)} != {str}
+        or not _SPANS.issuperset(map(type, spans))
+    ):
+        raise CorruptRecord(f"the record of task {task_id!a} (seq {seq}) has lost a value, or its type")
     try:
         return StoredTask(
             func_path,
@@ -141,6 +155,21 @@ def read_task(row: tuple[Any, ...]) -> StoredTask:
         )
     except (TypeError, ValueError, IndexError, OverflowError, msgspec.DecodeError) as exc:
         raise CorruptRecord(f"the record of task {task_id!r} (seq {seq}) makes no sense: {exc}") from exc
+
+
+def read_run(row: tuple[Any, ...]) -> Run:
+    epoch, owner, started_at, finished_at, outcome, error = row
+    try:
+        return Run(
+            epoch,
+            owner,
+            None if started_at is None else moment_of(started_at),
+            None if finished_at is None else moment_of(finished_at),
+            RunOutcome(outcome),
+            None if error is None else read_error.decode(error),
+        )
+    except (TypeError, ValueError, OverflowError, msgspec.DecodeError) as exc:
+        raise CorruptRecord(f"a line of a task's history (epoch {epoch!a}) makes no sense: {exc}") from exc
 
 
 def record_of(task: StoredTask, retention: Retention) -> tuple[Any, ...]:

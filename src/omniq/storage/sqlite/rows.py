@@ -33,7 +33,7 @@ from omniq.storage.sqlite.records import (
     maybe_micros,
     micros,
     moment_of,
-    read_error,
+    read_run,
     read_task,
     read_worker,
     record_of,
@@ -47,7 +47,6 @@ from omniq.task import (
     OnConflict,
     Rates,
     Run,
-    RunOutcome,
     Settlement,
     StoredTask,
     TaskError,
@@ -56,6 +55,10 @@ from omniq.task import (
     WorkerInfo,
     replace,
 )
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
 
 
 class SQLiteRows(Rows):
@@ -176,8 +179,7 @@ class SQLiteRows(Rows):
         return round((self.clock.monotonic() + lease_s) * 1_000_000)
 
     def remove(self, task: StoredTask, remember_s: float) -> None:
-        for table in ("omniq_task", "omniq_body", "omniq_result", "omniq_run"):
-            self.conn.execute(f"DELETE FROM {table} WHERE seq = ?", (task.seq,))  # noqa: S608
+        self._forget(task.seq)
         now = micros(self.now())
         self.conn.execute("DELETE FROM omniq_gone WHERE until <= ?", (now,))
         # Only an enqueue that could still be repeated needs to be remembered.
@@ -186,6 +188,10 @@ class SQLiteRows(Rows):
                 "INSERT OR REPLACE INTO omniq_gone (id, digest, until) VALUES (?, ?, ?)",
                 (task.id, digest(task), now + round(remember_s * 1_000_000)),
             )
+
+    def _forget(self, seq: int) -> None:
+        for table in ("omniq_task", "omniq_body", "omniq_result", "omniq_run"):
+            self.conn.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))  # noqa: S608
 
     def extend(self, worker: str, lease_s: float) -> None:
         self.conn.execute(
@@ -305,7 +311,7 @@ class SQLiteRows(Rows):
             return True
         if self._dead():
             return True
-        return any(True for _ in self._over_seqs(1))
+        return bool(self._over_seqs(1))
 
     def lapse(self, limit: int) -> int:
         """As everywhere; and who is dead and holds nothing any more is forgotten."""
@@ -326,29 +332,18 @@ class SQLiteRows(Rows):
             if found == limit:
                 return
 
-    def _over_seqs(self, limit: int) -> Iterator[int]:
+    def _over_seqs(self, limit: int) -> list[int]:
         """Whose lease is over by this machine's clock, and what belongs to the dead."""
         now = round(self.clock.monotonic() * 1_000_000)
         dead = self._dead()
-        marks = ", ".join("?" * len(dead))
-        yield from (
-            seq
-            for (seq,) in self.conn.execute(
-                "SELECT seq FROM omniq_task WHERE status = 1 AND "  # noqa: S608 - question marks only
-                f"((boot = ? AND lease <= ?) OR owner IN ({marks})) LIMIT ?",
-                (self.boot, now, *dead, limit),
-            ).fetchall()
+        # Another boot's lease counts in another clock: only the lock file can tell.
+        unheld = [owner for owner in self._owners() if not self.beside.is_held(owner)]
+        rows = self.conn.execute(
+            "SELECT seq FROM omniq_task WHERE status = 1 AND ((boot = ? AND lease <= ?) "  # noqa: S608
+            f"OR owner IN ({_marks(dead)}) OR (boot <> ? AND owner IN ({_marks(unheld)}))) LIMIT ?",
+            (self.boot, now, *dead, self.boot, *unheld, limit),
         )
-        for owner in self._owners():
-            # Another boot's lease counts in another clock: only the lock file can tell.
-            if not self.beside.is_held(owner):
-                yield from (
-                    seq
-                    for (seq,) in self.conn.execute(
-                        "SELECT seq FROM omniq_task WHERE status = 1 AND owner = ? AND boot <> ? LIMIT ?",
-                        (owner, self.boot, limit),
-                    ).fetchall()
-                )
+        return [seq for (seq,) in rows]
 
     def _dead(self) -> list[str]:
         """Workers whose lock file nobody holds: those with tasks, and those that died idle."""
@@ -390,21 +385,17 @@ class SQLiteRows(Rows):
             "WHERE seq = (SELECT seq FROM omniq_task WHERE id = ?) ORDER BY epoch",
             (task_id,),
         )
-        return [
-            Run(
-                epoch,
-                owner,
-                None if started_at is None else moment_of(started_at),
-                None if finished_at is None else moment_of(finished_at),
-                RunOutcome(outcome),
-                None if error is None else read_error.decode(error),
-            )
-            for epoch, owner, started_at, finished_at, outcome, error in rows
-        ]
+        return [read_run(row) for row in rows]
 
     def prunable(self, limit: int, now: datetime) -> list[StoredTask]:
         ended = "WHERE status >= 2 AND prune_at <= ? ORDER BY prune_at LIMIT ?"
-        return self._tasks(ended, (micros(now), limit))
+        found: list[StoredTask] = []
+        for row in self.conn.execute(SELECT + ended, (micros(now), limit)).fetchall():
+            try:
+                found.append(read_task(row))
+            except CorruptRecord:  # its time is over as well, readable or not
+                self._forget(row[0])
+        return found
 
     def paused(self) -> set[str]:
         return {queue for (queue,) in self.conn.execute("SELECT queue FROM omniq_paused")}

@@ -74,6 +74,24 @@ class Lifecycle(FullCase):
     async def test_t1_enqueue_keeps_a_moment_to_the_microsecond(self, eta: datetime) -> None:
         assert (await self.look(await self.put(eta=eta))).eta == eta
 
+    @pytest.mark.parametrize("among_others", [False, True])
+    async def test_t1_enqueue_counts_durations_by_the_stores_own_clock(self, among_others: bool) -> None:
+        payload = self.store.serializer.dump_call(None, (), {})
+        task = StoredTask(
+            JOB, payload, id="t", delay_s=2 * self.tick_s, expires_in_s=4 * self.tick_s, unique_key="k"
+        )
+        others = [Task(JOB, eta=self.moment(99)) for _ in range(3)] if among_others else []
+        await self.store.enqueue_many([*others, task])
+        kept = await self.look("t")
+        assert self.is_about(kept.eta, self.moment(2))
+        assert self.is_about(kept.expires_at, self.moment(4))
+        later = replace(task, id="other", delay_s=3 * self.tick_s)
+        await self.store.enqueue_many([later], on_conflict="replace")
+        assert self.is_about((await self.look("t")).eta, self.moment(3))
+        assert await self.claim() == []
+        await self.advance(3)
+        assert [claimed.id for claimed in await self.claim()] == ["t"]
+
     async def test_t1_the_id_that_enqueue_gives_can_be_used_like_any_text(self) -> None:
         """As an argument, a header, a key: whatever else it tells."""
         parent = await self.put()

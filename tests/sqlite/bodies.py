@@ -1,0 +1,10 @@
+"""What the tasks of these tests do."""
+
+import asyncio
+from pathlib import Path
+
+
+async def fail_when_told(path: str) -> None:
+    while not Path(path).exists():
+        await asyncio.sleep(0.01)
+    raise ValueError("told to")

@@ -1,0 +1,124 @@
+"""A process that forks: the child gets connections and locks of its own, and takes none of its parent's."""
+
+import os
+import signal
+
+from omniq import TaskStatus
+from omniq.storage import SQLiteStorage
+from tests.faults.processes import Field, eventually
+
+# The parent works, forks, and works on; the child works too, by the blocking face and by a storage of its own.
+FORKING = """
+import asyncio, os, sys, warnings
+from omniq import OmniQ, Task
+from omniq.storage import SQLiteStorage
+
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forking with threads; that is the point
+path, how = sys.argv[1:]
+q = OmniQ(SQLiteStorage(path))
+
+@q.task(name="app.job")
+def job(number):
+    return number
+
+def work(who):
+    ids = [job.enqueue(n).id for n in range(10)]
+    async def by_storage():
+        async with SQLiteStorage(path) as storage:
+            return [await storage.enqueue(Task("a.b")) for _ in range(10)]
+    ids += asyncio.run(by_storage())
+    print(who, *ids, flush=True)
+
+work("BEFORE")
+pid = os.fork()
+if pid == 0:
+    try:
+        work("CHILD")
+        code = 0
+    except BaseException as exc:
+        print("CHILD", repr(exc), flush=True)
+        code = 1
+    if how == "abruptly":
+        os._exit(code)
+    sys.exit(code)
+_, status = os.waitpid(pid, 0)
+print("STATUS", os.waitstatus_to_exitcode(status), flush=True)
+work("AFTER")
+q.close()
+print("END", flush=True)
+"""
+
+COUNT = """
+import asyncio, sys
+from omniq.storage import SQLiteStorage
+
+async def main():
+    async with SQLiteStorage(sys.argv[1]) as storage:
+        print("ROWS", sum(sum(c.values()) for c in (await storage.counts()).values()), flush=True)
+        print("VERIFY", await storage.verify(), flush=True)
+
+asyncio.run(main())
+"""
+
+
+def fork_and_work(field: Field, how: str) -> None:
+    parent = field.script(FORKING, field.database, how)
+    assert len(parent.line("BEFORE").split()) == 20
+    assert len(parent.line("CHILD").split()) == 20
+    assert parent.line("STATUS") == "0"
+    assert len(parent.line("AFTER").split()) == 20
+    parent.line("END")
+    assert parent.wait() == 0, parent.log.read_text()
+    counter = field.script(COUNT, field.database)
+    assert counter.line("ROWS") == "60"
+    assert counter.line("VERIFY") == "[]"
+
+
+def test_both_go_on_after_a_fork(field: Field) -> None:
+    fork_and_work(field, "in good order")
+
+
+def test_both_go_on_when_the_child_ends_abruptly(field: Field) -> None:
+    fork_and_work(field, "abruptly")
+
+
+# A worker whose program forks: the child lives on when the worker dies, but it does not hold its lock.
+FORKED_WORKER = """
+import asyncio, os, signal, sys, time, warnings
+from omniq import AsyncWorkerPool
+from omniq.storage import SQLiteStorage
+
+warnings.simplefilter("ignore", DeprecationWarning)
+
+async def main():
+    async with AsyncWorkerPool(SQLiteStorage(sys.argv[1]), lease=1000.0):
+        while not os.path.exists(sys.argv[2]):
+            await asyncio.sleep(0.01)
+        pid = os.fork()
+        if pid == 0:
+            while True:
+                time.sleep(1)
+        print("CHILD", pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_child_does_not_keep_a_dead_worker_alive(field: Field) -> None:
+    async with SQLiteStorage(field.database) as storage:
+        await field.enqueue(storage, "until_file", str(field.folder / "never"))
+        worker = field.script(FORKED_WORKER, field.database, field.folder / "fork")
+
+        async def claimed_and_known() -> bool:
+            counts = (await storage.counts())["default"]
+            return counts[TaskStatus.RUNNING] == 1 and len(await storage.workers()) == 1
+
+        await eventually(claimed_and_known)
+        (field.folder / "fork").touch()
+        orphan = int(worker.line("CHILD"))
+        try:
+            assert worker.wait() == -signal.SIGKILL
+            assert await storage.lapse() == 1
+        finally:
+            os.kill(orphan, signal.SIGKILL)

@@ -12,8 +12,10 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from urllib.parse import quote
 
 from loguru import logger
 
@@ -29,6 +31,7 @@ from omniq.errors import (
 )
 from omniq.loopthread import LoopThread, forbid_running_loop
 from omniq.registry import Resolver, Runnable, runnable_of
+from omniq.running import Context
 from omniq.serializer import MsgpackSerializer, Serializer
 from omniq.storage.base import BaseStorage
 from omniq.storage.batched import DAY_S, MAX_PAYLOAD_BYTES, BatchedStorage
@@ -78,18 +81,27 @@ class OmniQ:
         self._ttl_s = (seconds(result_ttl, "result_ttl"), seconds(failed_ttl, "failed_ttl"))
         self._max_payload = count(max_payload, "max_payload", least=1)
         self._tasks: dict[str, Runnable] = {}
-        self._lock = threading.RLock()
         self._storage: BaseStorage | None = None
         self._forget()
         _apps.add(self)
 
     def _forget(self) -> None:
         """Start without connections; also in a forked child, whose parent's are not ours to use."""
+        self._lock = threading.RLock()
         self._thread: LoopThread | None = None
         self._blocking: BaseStorage | None = None
         self._by_loop: dict[asyncio.AbstractEventLoop, BaseStorage] = {}
 
     # --- tasks -----------------------------------------------------------------------------------
+
+    # A context in front is filled in by the worker, so callers do not pass it.
+    @overload
+    def task(
+        self, func: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, Coroutine[Any, Any, T], T]: ...
+
+    @overload
+    def task(self, func: Callable[Concatenate[Context, P], R], /) -> TaskFunction[P, R, R]: ...
 
     @overload
     def task(
@@ -122,6 +134,8 @@ class OmniQ:
         **options: Any,
     ) -> Any:
         """Make a function a task. It stays an ordinary function, and can be enqueued."""
+        if isinstance(aliases, str):
+            raise InvalidOption(f"aliases must be a list of names, such as [{aliases!r}], not a str")
         decorator = TaskDecorator(self, name, tuple(aliases), executor, TaskOptions.of(options))
         return decorator if func is None else decorator(func)
 
@@ -206,7 +220,7 @@ class OmniQ:
         file = default_file()
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         logger.info("no store configured (OMNIQ_URL, [tool.omniq] url): using {}", file)
-        return open_storage(f"sqlite:///{file}")
+        return open_storage(_url_of(file))
 
     def use(self, url_or_storage: str | BaseStorage) -> None:
         """Work on another store from now on. Only before the first use."""
@@ -220,7 +234,7 @@ class OmniQ:
         """Where the tasks are, for people to read: without a password."""
         if isinstance(self._where, BaseStorage):
             return repr(self._where)
-        return safe_url(self._where or configured_url() or f"sqlite:///{default_file()}")
+        return safe_url(self._where or configured_url() or _url_of(default_file()))
 
     async def astorage(self) -> BaseStorage:
         """The storage of the running loop."""
@@ -253,8 +267,8 @@ class OmniQ:
     def _blocking_face(self) -> tuple[LoopThread, BaseStorage]:
         with self._lock:
             if self._thread is None or self._blocking is None:
-                self._thread = LoopThread("omniq-app").start()
                 self._blocking = self.storage().clone()
+                self._thread = LoopThread("omniq-app").start()
             return self._thread, self._blocking
 
     async def _with_own_storage(self, work: Callable[[BaseStorage], Coroutine[Any, Any, V]]) -> V:
@@ -310,6 +324,14 @@ class TaskDecorator:
         self._aliases = aliases
         self._executor: Executor = executor
         self._options = options
+
+    @overload
+    def __call__(
+        self, func: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]]
+    ) -> TaskFunction[P, Coroutine[Any, Any, T], T]: ...
+
+    @overload
+    def __call__(self, func: Callable[Concatenate[Context, P], R]) -> TaskFunction[P, R, R]: ...
 
     @overload
     def __call__(
@@ -456,6 +478,10 @@ def _value_of(result: TaskResult) -> Any:
             raise TaskCancelled(f"task {result.task_id} was cancelled")
         case _:
             raise TaskFailed(f"task {result.task_id} failed: {result.error}", result.error)
+
+
+def _url_of(file: Path) -> str:
+    return f"sqlite:///{quote(str(file))}"
 
 
 def _patterns(allow: Sequence[str]) -> tuple[str, ...]:

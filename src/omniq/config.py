@@ -6,6 +6,7 @@ import os
 import tomllib
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import quote
 
 from omniq.errors import InvalidOption
 
@@ -33,7 +34,15 @@ def configured_url(environ: dict[str, str] | None = None) -> str | None:
     url = _pyproject_settings().get("url")
     if url is not None and not isinstance(url, str):
         raise InvalidOption(f"[tool.omniq] url in pyproject.toml must be a string, not {url!r}")
-    return url
+    return url if url is None else _anchored(url)
+
+
+def _anchored(url: str) -> str:
+    """A relative file in pyproject.toml counts from there: one project, one file."""
+    relative = url.removeprefix("sqlite:///")
+    if relative == url or relative.startswith("/"):
+        return url
+    return f"sqlite:///{quote(str(project_root()))}/{relative}"
 
 
 def _pyproject_settings() -> dict[str, Any]:

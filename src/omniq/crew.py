@@ -20,7 +20,7 @@ from omniq.errors import CorruptRecord, UnknownTask, WorkerStuck
 from omniq.executors import Deadlines, Flight, Reason, Threads, describe, encoded, failure, run_coroutine
 from omniq.logic.lifecycle import settle
 from omniq.logic.retry import RetryPolicy
-from omniq.registry import Resolver, Runnable, Unresolvable, runnable_of, with_context
+from omniq.registry import Function, Resolver, Runnable, Unresolvable, runnable_of, with_context
 from omniq.running import Context
 from omniq.serializer import Serializer
 from omniq.storage.base import Claimed
@@ -118,8 +118,10 @@ class Crew:
         """Find the function and decode its arguments, or end the flight saying why not."""
         task = flight.claim
         try:
-            carried, args, kwargs = self._call_of(task)
-            runnable = self._resolver.resolve(task.func_path) if carried is None else runnable_of(carried)
+            function, args, kwargs = self._call_of(task)
+            runnable = (
+                self._resolver.resolve(function) if isinstance(function, str) else runnable_of(function)
+            )
         except CorruptRecord as exc:
             flight.end(failure(exc, "undecodable", final=True))
         except UnknownTask as exc:
@@ -135,18 +137,19 @@ class Crew:
             return runnable
         return None
 
-    def _call_of(self, task: Claimed) -> tuple[Any, Sequence[Any], dict[str, Any]]:
-        """The function if the payload carries it, and the arguments. Nothing is imported here."""
+    def _call_of(self, task: Claimed) -> tuple[str | Function, Sequence[Any], dict[str, Any]]:
+        """The function, or the path to it, and the arguments. Nothing is imported here."""
         if isinstance(task, Task):
-            return None, task.args, task.kwargs
+            return task.func_path, task.args, task.kwargs
         limit = self._max_payload
         if limit is not None and len(task.payload) > limit:
             raise CorruptRecord(f"a payload of {len(task.payload):,} bytes is over the limit of {limit:,}")
-        if not task.func_path:
-            return self._serializer.load_call(task.payload)
         carried, args, kwargs = self._serializer.decode_call(task.payload)
-        # A path inside a payload is not trusted to choose; only the task's own func_path is.
-        return (carried if callable(carried) else None), args, kwargs
+        # The task's own path counts before one in the payload, and both are for the resolver to judge.
+        function = carried if callable(carried) else task.func_path or carried
+        if not function:
+            raise CorruptRecord("neither the task nor its payload names a function")
+        return function, args, kwargs
 
     def _encode(self, value: Any) -> Outcome:
         return encoded(value, self._serializer, self._max_payload)
@@ -181,7 +184,7 @@ class Crew:
         task, error = settlement.task, settlement.error
         match settlement.action:
             case Action.SUCCEED | Action.REPEAT:
-                logger.info("succeeded {task}", task=task.id)
+                logger.info("succeeded {task}", task=one_line(task.id))
             case Action.RETRY:
                 assert isinstance(task, StoredTask | Task)
                 logger.debug(

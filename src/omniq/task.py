@@ -41,6 +41,7 @@ OnConflict: TypeAlias = Literal["skip", "raise", "replace"]
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
 FUNC_PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*(\.[^\W\d]\w*)*)?")
 MAX_NAME_CHARS: Final = 512
+MAX_HEADER_BYTES: Final = 16 << 10
 MAX_COUNT: Final = 2**31 - 1
 MAX_DURATION_S: Final = 100 * 366 * 86400.0
 TOP_PRIORITY: Final = 9
@@ -49,10 +50,18 @@ TOP_PRIORITY: Final = 9
 
 # Its own source of chance: `random.seed(0)` in an application must not make two processes agree on ids.
 _chance = random.Random()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_chance.seed)
 _id_lock = threading.Lock()
 _last_id_time = 0
+
+
+def _begin_anew_in_child() -> None:
+    global _id_lock  # noqa: PLW0603 - another thread of the parent may have held it
+    _id_lock = threading.Lock()
+    _chance.seed()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew_in_child)
 
 
 def new_id() -> str:
@@ -247,9 +256,13 @@ def check_fields(task: TaskFields) -> None:
 
 def check_headers(headers: dict[str, str]) -> None:
     try:
-        "".join(text for pair in headers.items() for text in pair).encode()
+        size = len("".join(text for pair in headers.items() for text in pair).encode())
     except (TypeError, AttributeError, UnicodeEncodeError) as exc:
         raise InvalidOption(f"headers must be a dict from str to str, in plain text: {exc}") from None
+    if size > MAX_HEADER_BYTES:
+        raise InvalidOption(
+            f"headers take {size:,} bytes, more than {MAX_HEADER_BYTES:,}; pass data as arguments"
+        )
 
 
 def check_text(value: str, name: str, most: int) -> str:

@@ -268,7 +268,8 @@ async def test_worker_options() -> None:
     q = OmniQ(MemoryStorage())
     assert q.worker().concurrency == 100
     assert q.worker(concurrency=3).concurrency == 3
-    for bad in ({"concurrency": 0}, {"no_such_option": 1}, {"queues": []}, {"lease": 0}):
+    wrong: list[dict[str, Any]] = [{"concurrency": 0}, {"no_such_option": 1}, {"queues": []}, {"lease": 0}]
+    for bad in wrong:
         with pytest.raises(InvalidOption):
             q.worker(**bad)
         with pytest.raises(InvalidOption):

@@ -67,7 +67,7 @@ def chat():
 # As the installed command starts: without the working directory on its path.
 OMNIQ = (sys.executable, "-P", "-m", "omniq")
 WITHIN_S = 20.0
-EVERY_S = 0.01
+EVERY_S = 0.03
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,9 @@ import signal
 import time
 from itertools import pairwise
 
+import pytest
+
+from omniq.cli.supervisor import next_pause_s
 from omniq.task import TaskStatus
 from tests.cli.site import Site, call, is_alive, running, until, until_begun, until_status
 
@@ -119,7 +122,7 @@ async def test_f13_a_poison_pill_ends_alone(site: Site) -> None:
     async with site.store() as store:
         pill = await store.enqueue(call("die", "pill"))
         neighbours = await store.enqueue_many([call("nap", "neighbour") for _ in range(100)])
-        with site.worker("--concurrency", "100") as worker:
+        with site.worker("--concurrency", "20") as worker:
             [poisoned] = await until_status(store, [pill], TaskStatus.FAILED)
             tasks = await until_status(store, [str(one) for one in neighbours], TaskStatus.SUCCESS)
             assert poisoned.error is not None
@@ -207,6 +210,21 @@ async def test_children_that_die_at_once_are_started_with_growing_pauses(site: S
         assert "exit code 7" in worker.log
         worker.signal(signal.SIGTERM)
         assert await worker.ended() == 0
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "lived_s", "next_s"),
+    [
+        (0.0, 0.0, 0.1),  # the first death
+        (0.1, 9.9, 0.2),
+        (12.8, 0.5, 25.6),
+        (25.6, 0.5, 30.0),  # never longer
+        (30.0, 0.5, 30.0),
+        (30.0, 10.0, 0.1),  # it has worked in between
+    ],
+)
+def test_pauses_grow_while_children_die_soon(pause_s: float, lived_s: float, next_s: float) -> None:
+    assert next_pause_s(pause_s, lived_s) == next_s
 
 
 async def test_a_memory_store_needs_one_process_and_works_there(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -51,6 +52,27 @@ def test_without_a_terminal_every_task_is_accounted_for(tmp_path: Path) -> None:
     assert lost == 0
     assert list(tmp_path.iterdir()) == []
     assert time.monotonic() - started_at < 50
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "omniq", "demo"],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as demo:
+        assert demo.stdout is not None
+        pids: list[str] = []
+        while not pids and (line := demo.stdout.readline()):
+            pids = re.findall(r"\d+", line.partition("worker processes")[2])
+        demo.send_signal(signal.SIGINT)
+        _, err = demo.communicate(timeout=30)
+    assert demo.returncode == 130
+    assert err.strip() == "omniq: interrupted"
+    assert len(pids) == 2
+    assert not [pid for pid in pids if Path(f"/proc/{pid}/cmdline").exists()]
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- the accounting ------------------------------------------------------------------------------

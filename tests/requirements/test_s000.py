@@ -83,7 +83,7 @@ async def test_s000_3_claims_only_what_it_can_start(store: AnyStore, bodies: Bod
         async with running(store, 2, **QUICK):
             for done in range(5):
                 expected = min(2 + done, 6)
-                await until(lambda n=expected: len(store.log.ids("claimed")) == n)  # type: ignore[misc]
+                await until(lambda n: len(store.log.ids("claimed")) == n, expected)
                 await turns()
                 assert store.log.ids("claimed") == ids[:expected]
                 gates[done].set()

@@ -263,7 +263,7 @@ async def test_s001_13_resolves_and_remembers(store: AnyStore, bodies: Bodies) -
     path = f"{bodies.name}.Nested.inner"
     async with store, running(store, **QUICK):
         assert (await ended(store, await store.enqueue(Task(path)))).result == "first"
-        Nested.inner = staticmethod(replaced)  # type: ignore[method-assign,assignment]
+        Nested.inner = staticmethod(replaced)  # type: ignore[method-assign]
         assert (await ended(store, await store.enqueue(Task(path)))).result == "first"
 
 
@@ -625,7 +625,7 @@ def test_s001_32_closes_its_loop_and_starts_again(store: AnyStore, bodies: Bodie
     for count in (1, 2):
         with pool:
             asyncio.run(enqueue(store, Task(bodies(body))))
-            until_blocking(lambda n=count: len(loops) == n)
+            until_blocking(lambda n: len(loops) == n, count)
         assert loops[-1].is_closed()
         assert len(ends) == count
     assert loops[0] is not loops[1]

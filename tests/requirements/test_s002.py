@@ -136,7 +136,7 @@ async def test_s002_5_max_concurrency(bodies: Bodies) -> None:
         backend.put(bodies(body), n)
     async with worker(backend, n=2):
         for done in range(4):
-            await until(lambda d=done: len(started) == min(d + 2, 4))
+            await until(lambda n: len(started) == n, min(done + 2, 4))
             await turns()
             assert started == list(range(min(done + 2, 4)))
             gates[done].set()

@@ -1,5 +1,6 @@
 """S2, S3: the store names what to run and what went wrong; it decides neither what is imported nor what is made."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import omniq.crew
-from omniq import AsyncWorkerPool, OmniQ, TaskFailed, TaskStatus
+from omniq import AsyncWorkerPool, OmniQ, Task, TaskFailed, TaskStatus
 from omniq.serializer import MsgpackSerializer
 from omniq.storage import SQLiteStorage
 from tests.faults.processes import eventually
@@ -77,6 +78,17 @@ def myapp(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     tasks.borrowed = secrets.reveal  # type: ignore[attr-defined]
     tasks.Class = type("Class", (), {"__module__": "myapp.tasks"})  # type: ignore[attr-defined]
     return ran
+
+
+@pytest.fixture(autouse=True)
+def warm(tmp_path: Path) -> None:
+    """What a worker imports for itself, it has imported before."""
+
+    async def run_once() -> None:
+        async with SQLiteStorage(tmp_path / "warm.db") as storage, AsyncWorkerPool(storage.clone()):
+            await storage.wait_result(await storage.enqueue(Task("builtins.len", ("abc",))), 20)
+
+    asyncio.run(run_once())
 
 
 def imported() -> set[str]:

@@ -97,12 +97,11 @@ def test_s19_a_name_that_forges_a_line_is_refused(field: str) -> None:
 async def test_s19_what_was_forged_in_the_store_is_one_line(database: Path, log: list[str], column: str) -> None:
     async with SQLiteStorage(database) as storage:
         for options in ({}, {"allow": ["nothing.*"]}):
-            task_id = await plant(storage, **{column: f"{FORGED}{len(options)}"})
+            await plant(storage, **{column: f"{FORGED}{len(options)}"})
             good = await storage.enqueue(Task("builtins.len", ("abc",), priority=0, queue="good"))
             async with AsyncWorkerPool(storage.clone(), poll_interval=0.05, **options):  # type: ignore[arg-type]
                 if not options:
                     assert await storage.wait_result(good, 20)
-            del task_id
             await storage.list_tasks()
             await storage.verify()
     assert log
@@ -115,7 +114,7 @@ async def test_s19_what_a_body_says_is_one_line(database: Path, log: list[str]) 
     class Bad(Exception):
         pass
 
-    Bad.__qualname__ = Bad.__name__ = FORGED
+    Bad.__qualname__ = Bad.__name__ = FORGED.replace("\x00", "")
 
     @q.task(name="app.shout", max_retries=1, retry_delay=0.01)
     async def shout() -> None:

@@ -59,11 +59,11 @@ class Logs:
         return "\n".join(f"{message} {message.record}" for message in self.messages)
 
 
-async def until(condition: Callable[[], Any], within_s: float = BOUND_S) -> Any:
-    """Wait until `condition` holds (it may be a coroutine function); fail if it never does."""
+async def until(condition: Callable[..., Any], *args: Any, within_s: float = BOUND_S) -> Any:
+    """Wait until `condition(*args)` holds (it may be a coroutine function); fail if it never does."""
     end = time.monotonic() + within_s
     while True:
-        value = condition()
+        value = condition(*args)
         if inspect.isawaitable(value):
             value = await value
         if value:
@@ -72,16 +72,16 @@ async def until(condition: Callable[[], Any], within_s: float = BOUND_S) -> Any:
         await asyncio.sleep(0.002)
 
 
-def until_blocking(condition: Callable[[], Any], within_s: float = BOUND_S) -> None:
+def until_blocking(condition: Callable[..., Any], *args: Any, within_s: float = BOUND_S) -> None:
     end = time.monotonic() + within_s
-    while not condition():
+    while not condition(*args):
         assert time.monotonic() < end, f"not within {within_s:g} s"
         time.sleep(0.002)
 
 
 async def ended(store: BaseStorage, task_id: str, within_s: float = BOUND_S) -> TaskResult:
     """How the task ended, once it has."""
-    result: TaskResult = await until(lambda: result_of(store, task_id), within_s)
+    result: TaskResult = await until(result_of, store, task_id, within_s=within_s)
     return result
 
 

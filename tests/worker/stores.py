@@ -16,6 +16,7 @@ from omniq.errors import StoreUnavailable
 from omniq.storage import BaseStorage, MemoryStorage, SQLiteStorage
 from omniq.storage.base import Claimed
 from omniq.storage.batched import BatchedStorage
+from omniq.storage.embedded import EmbeddedStorage
 from omniq.storage.rows import Rows
 from omniq.task import Answer, Claim, Settlement, Task, TaskError, TaskResult, TaskStatus, replace
 
@@ -45,7 +46,7 @@ class Log:
         return [time for time, _ in itertools.groupby(self.looks)]
 
 
-class Noted(BatchedStorage):
+class Noted(EmbeddedStorage):
     """A built-in store with a log."""
 
     log: Log

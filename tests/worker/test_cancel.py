@@ -38,7 +38,7 @@ async def test_an_async_body_gets_cancelled_within_a_second(builtin: AnyStore, b
         task_id = await store.enqueue(Task(bodies(body), max_retries=5))
         asked = await cancel_when_inside(store, task_id, inside)
         result = await ended(store, task_id)
-        history = await store.history(task_id)  # type: ignore[union-attr]
+        history = await store.history(task_id)
         assert pool.running
     assert result.status is TaskStatus.CANCELLED
     assert ends[0] - asked < 1.0

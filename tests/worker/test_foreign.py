@@ -190,7 +190,7 @@ async def test_worker_can_be_started_and_stopped_again() -> None:
         await worker.start()
         assert worker.running
         task_id = backend.put("json.dumps", n)
-        await until(lambda i=task_id: i in backend.successes)
+        await until(backend.successes.get, task_id)
         await asyncio.gather(worker.stop(), worker.stop())
         assert not worker.running
     assert len(backend.made("connect")) == 3

@@ -48,7 +48,7 @@ async def test_a_long_task_runs_once_in_real_time(builtin: AnyStore, bodies: Bod
     async with (
         builtin as store,
         running(store, lease=0.3, poll_interval=0.1),
-        running(store.clone(), lease=0.3, poll_interval=0.1),  # type: ignore[union-attr]
+        running(store.clone(), lease=0.3, poll_interval=0.1),
     ):
         task_id = await store.enqueue(Task(bodies(body)))
         await ended(store, task_id)

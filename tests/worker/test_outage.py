@@ -219,12 +219,12 @@ class Flaky(Five):
     def __init__(self) -> None:
         super().__init__()
         self.away_at: dict[str, list[int]] = {}
-        self.counts: dict[str, int] = {}
+        self.asked: dict[str, int] = {}
 
     def note(self, event: str, detail: str) -> None:
         verb = event.split(",", maxsplit=1)[0]
-        self.counts[verb] = self.counts.get(verb, 0) + 1
-        if self.counts[verb] in self.away_at.get(verb, ()):
+        self.asked[verb] = self.asked.get(verb, 0) + 1
+        if self.asked[verb] in self.away_at.get(verb, ()):
             self.log.events.append((f"{verb} failed", detail))
             raise StoreUnavailable(f"{verb} did not get through")
         super().note(event, detail)

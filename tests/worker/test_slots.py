@@ -44,7 +44,8 @@ async def test_never_more_rows_than_slots(bodies: Bodies, kind: str) -> None:
     def body(n: int) -> None:
         decide(n)
 
-    paths = {"async": [abody], "thread": [body], "mixed": [abody, body]}[kind]
+    kinds: dict[str, list[Any]] = {"async": [abody], "thread": [body], "mixed": [abody, body]}
+    paths = kinds[kind]
     async with Watched() as store:
         ids = [
             await store.enqueue(Task(bodies(paths[n % len(paths)]), (n,), max_retries=20)) for n in range(120)

@@ -105,7 +105,7 @@ async def test_what_is_not_allowed_is_not_imported(
         for pool in (q.async_worker(poll_interval=0.05), q.async_worker(allow=["mine.*"])):
             async with pool:
                 task_id = await store.enqueue(Task(path, (f"touch {canary}",), max_retries=0))
-                await until(lambda i=task_id: given_back(store, i))
+                await until(given_back, store, task_id)
         assert not {name for name in set(sys.modules) - before if "canary" in name or "xmlrpc" in name}
     assert not canary.exists()
 

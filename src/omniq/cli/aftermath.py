@@ -52,14 +52,16 @@ class Quarantine:
 
     async def admit(self, storage: BaseStorage, held: list[Held]) -> None:
         """Keep back those of `held`, just released, that would not survive another death."""
+        if len(held) < 2:
+            return
         tasks = await asyncio.gather(*(storage.get_task(one.id) for one in held))
         suspects = [task for task in tasks if task is not None and _has_one_chance_left(task)]
-        if len(held) > 1 and suspects:
-            now = datetime.now(UTC)
-            moments = [now + timedelta(seconds=HOLD_S + n * ALONE_FOR_S) for n in range(len(suspects))]
-            await asyncio.gather(*map(_reschedule, [storage] * len(suspects), suspects, moments))
+        if suspects:
+            logger.warning("{} tasks have one chance left; they run one at a time", len(suspects))
+            free_at = datetime.now(UTC) + timedelta(seconds=HOLD_S)
+            moments = (free_at + timedelta(seconds=n * ALONE_FOR_S) for n in range(len(suspects)))
+            await asyncio.gather(*(_reschedule(storage, *one) for one in zip(suspects, moments, strict=True)))
             self._waiting += [(storage, task) for task in suspects]
-            logger.warning("{} tasks died together more than once; they run one at a time", len(suspects))
 
     async def run(self) -> None:
         """Let them out, until cancelled."""

@@ -39,6 +39,8 @@ from omniq.cli.wire import (
 )
 from omniq.errors import OmniqError, WorkerStuck
 from omniq.loopthread import new_event_loop
+from omniq.storage.base import BaseStorage
+from omniq.storage.batched import BatchedStorage
 from omniq.worker import AsyncWorkerPool
 
 EXIT_STUCK: Final = 3
@@ -90,8 +92,15 @@ def _prepare(start: Start, link: Link[Order]) -> AsyncWorkerPool:
     address = address_of(storage)
     if address is not None:
         pool.supervised(start.identity)
-    link.send(Found(address))
+    link.send(Found(address, *_kept(storage)))
     return pool
+
+
+def _kept(storage: BaseStorage) -> tuple[float, float]:
+    """How long results and failures are kept: the supervisor ends tasks too."""
+    if isinstance(storage, BatchedStorage):
+        return storage.result_ttl_s, storage.failed_ttl_s
+    return BatchedStorage.result_ttl_s, BatchedStorage.failed_ttl_s
 
 
 def _pool(app: OmniQ, plan: Plan) -> AsyncWorkerPool:
@@ -130,13 +139,14 @@ class _Serving:
             await asyncio.gather(*beside, *self._stops, return_exceptions=True)
 
     async def _until_stopped(self) -> int:
+        """What breaks a pool that has worked is no refusal: another process may do better."""
         try:
             await self._pool.wait()
             await self._pool.stop()
-        except WorkerStuck as exc:
-            logger.error("{}", exc)
+        except Exception as exc:
+            logger.opt(exception=exc).error("the worker cannot go on")
             await asyncio.gather(self._pool.stop(), return_exceptions=True)
-            return EXIT_STUCK
+            return EXIT_STUCK if isinstance(exc, WorkerStuck) else EXIT_FAILED
         return 0
 
     def _stop(self, timeout_s: float) -> None:

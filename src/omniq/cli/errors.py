@@ -33,17 +33,12 @@ def report(exc: BaseException, *, debug: bool) -> int:
     """Say what went wrong, on one line, and with which code to exit."""
     if debug:
         sys.stderr.write(masked("".join(traceback.format_exception(exc))))
-    message, code = explained(exc)
-    if not (debug or isinstance(exc, _EXPECTED) or hasattr(exc, "format_message")):
-        message += "; run it again with --debug to see where"
+    message, code = _explained(exc)
     sys.stderr.write(f"omniq: {safe(message)}\n")
     return code
 
 
-_EXPECTED: Final = (OmniqError, OSError)
-
-
-def explained(exc: BaseException) -> tuple[str, int]:
+def _explained(exc: BaseException) -> tuple[str, int]:
     import click
 
     match exc:
@@ -52,10 +47,10 @@ def explained(exc: BaseException) -> tuple[str, int]:
         case click.Abort():
             return "interrupted", EXIT_INTERRUPTED
         case ExceptionGroup():
-            return explained(exc.exceptions[0])
+            return _explained(exc.exceptions[0])
         case CommandFailed():
             return str(exc), exc.exit_code
         case OmniqError() | OSError():
             return str(exc), EXIT_FAILED
         case _:
-            return f"unexpected {type(exc).__name__}: {exc}", EXIT_FAILED
+            return f"unexpected {type(exc).__name__}: {exc} (--debug shows where)", EXIT_FAILED

@@ -39,7 +39,7 @@ class Child:
         with contextlib.ExitStack() as unless_started, theirs:
             unless_started.enter_context(ours)
             process = await asyncio.create_subprocess_exec(
-                *_command(plan.app, theirs.fileno()),
+                *python("omniq.cli.child", plan.app, str(theirs.fileno())),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
@@ -81,8 +81,9 @@ class Child:
         return f"killed by signal {-code}"
 
 
-def _command(app: str, fd: int) -> list[str]:
+def python(module: str, *arguments: str) -> list[str]:
+    """The command that runs one of our modules with this interpreter."""
     # -P: the working directory comes later, and not first (`application.load`). Not where omniq itself is
     # found only because it lies there.
     safe_path = [] if Path.cwd() == _ROOT else ["-P"]
-    return [sys.executable, *safe_path, "-m", "omniq.cli.child", app, str(fd)]
+    return [sys.executable, *safe_path, "-m", module, *arguments]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -27,6 +26,7 @@ from omniq.cli.wire import Beat, Found, Plan, Ready, Refused
 from omniq.errors import OmniqError
 from omniq.loopthread import new_event_loop
 from omniq.storage.base import BaseStorage
+from omniq.storage.batched import BatchedStorage
 from omniq.storage.url import open_storage
 
 FIRST_PAUSE_S: Final = 0.1
@@ -37,6 +37,8 @@ START_WITHIN_S: Final = 600.0
 SOON_S: Final = 10.0
 # After the grace time: how long bodies may take to notice that they were cancelled, and the rest.
 KILL_AFTER_S: Final = 3.0
+# A process that a task forked may keep a dead child's line open; nobody waits for that.
+LAST_REPORT_S: Final = 0.5
 # At the end nobody waits longer than this for a store that is away.
 LAST_WORD_S: Final = 1.0
 TAKE_BACK_EVERY_S: Final = 0.2
@@ -106,21 +108,22 @@ class Supervisor:
 
     async def _keep_one_running(self) -> None:
         """A child, and after its death another one, with growing pauses while they die soon."""
-        pause_s = FIRST_PAUSE_S
+        pause_s = 0.0
         while not self._stopping.is_set():
+            lived_s = 0.0
             try:
                 child = await Child.spawn(self._plan)
             except OSError as exc:
                 logger.error("cannot start a worker process: {}", exc)
-                lived_s = 0.0
             else:
-                await self._see_through(child, pause_s)
+                await self._see_through(child)
                 lived_s = child.lived_s
+            pause_s = next_pause_s(pause_s, lived_s)
             if not self._stopping.is_set():
+                logger.info("another worker process starts in {:g} s", pause_s)
                 await self._sleep(pause_s)
-                pause_s = FIRST_PAUSE_S if lived_s >= SOON_S else min(pause_s * 2, LONGEST_PAUSE_S)
 
-    async def _see_through(self, child: Child, pause_s: float) -> None:
+    async def _see_through(self, child: Child) -> None:
         """From its first word to what it leaves behind."""
         self._children.add(child)
         if self._stopping.is_set():
@@ -129,18 +132,13 @@ class Supervisor:
         try:
             await self._watch(child)
             # What it said last is still on the line, and that may be why it ended.
-            await asyncio.wait([listening], timeout=LAST_WORD_S)
+            await asyncio.wait([listening], timeout=LAST_REPORT_S)
         finally:
             listening.cancel()
             self._children.discard(child)
             await child.link.close()
         if not self._stopping.is_set():
-            logger.warning(
-                "worker process {pid} ended: {how}; another one starts in {pause:.1f} s",
-                pid=child.pid,
-                how=child.how_it_ended(),
-                pause=pause_s,
-            )
+            logger.warning("worker process {} ended: {}", child.pid, child.how_it_ended())
         await self._take_back(child)
 
     async def _listen(self, child: Child) -> None:
@@ -150,16 +148,21 @@ class Supervisor:
                     child.quiet_s = 0.0
                 case Ready():
                     child.ready, child.quiet_s = True, 0.0
-                case Found(url):
-                    child.storage = self._store(url)
+                case Found():
+                    child.storage = self._store(report)
                 case Refused():
                     self._refusal = self._refusal or report
-                    self._stop(at_once=False)
+                    if not self._stopping.is_set():
+                        self._stop(at_once=False)
 
-    def _store(self, url: str | None) -> BaseStorage | None:
-        if url is not None and url not in self._stores:
-            self._stores[url] = open_storage(url)
-        return None if url is None else self._stores[url]
+    def _store(self, found: Found) -> BaseStorage | None:
+        if found.url is None:
+            return None
+        if found.url not in self._stores:
+            storage = self._stores[found.url] = open_storage(found.url)
+            if isinstance(storage, BatchedStorage):
+                storage.keep_results(found.result_ttl_s, found.failed_ttl_s)
+        return self._stores[found.url]
 
     async def _watch(self, child: Child) -> None:
         """Until the process has ended; kill it if its loop stands still, or if it does not stop."""
@@ -177,6 +180,8 @@ class Supervisor:
             ended.cancel()
 
     def _kill_if_hopeless(self, child: Child) -> None:
+        if child.killed:
+            return
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             logger.error("worker process {} does not stop; killing it", child.pid)
             child.kill()
@@ -222,5 +227,8 @@ class Supervisor:
             await asyncio.wait(closing, timeout=LAST_WORD_S)
 
 
-if sys.platform == "win32":  # no sessions, no socket pairs to inherit
-    raise ImportError("omniq worker needs a POSIX system; embed AsyncWorkerPool on Windows")
+def next_pause_s(pause_s: float, lived_s: float) -> float:
+    """Before the next child: short, unless the one before died soon and its own pause was longer."""
+    if lived_s >= SOON_S or not pause_s:
+        return FIRST_PAUSE_S
+    return min(2 * pause_s, LONGEST_PAUSE_S)

@@ -58,6 +58,8 @@ class Found(Struct, frozen=True, tag="found"):
     """The application is there; `url` is its store, None where only the child itself can reach it."""
 
     url: str | None
+    result_ttl_s: float
+    failed_ttl_s: float
 
 
 class Ready(Struct, frozen=True, tag="ready"):

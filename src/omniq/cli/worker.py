@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 import click
@@ -89,6 +90,8 @@ def worker(**options: Any) -> None:
     The first signal lets running tasks end, a second one gives them back at once. A worker process that
     dies is replaced, and its tasks run again.
     """
+    if sys.platform == "win32":  # it has neither sessions nor socket pairs to inherit
+        raise CommandFailed("omniq worker needs a POSIX system; run q.worker() in a program of your own")
     from omniq.cli.supervisor import supervise
     from omniq.cli.wire import Plan
 

@@ -119,10 +119,13 @@ class EmbeddedStorage(BatchedStorage):
         self._listener = Listener()
         self._bell().add(self._listener)
 
-    async def _stop_listening(self) -> None:
+    def abandon(self) -> None:
         if self._listener is not None:
             self._bell().remove(self._listener)
             self._listener = None
+
+    async def _stop_listening(self) -> None:
+        EmbeddedStorage.abandon(self)
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)

@@ -118,6 +118,7 @@ def print_account(result: Account, console: Console) -> None:
         header_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        collapse_padding=True,
     )
     table.add_column("kind", no_wrap=True)
     for name in ("enqueued", "succeeded", "failed", "cancelled", "retried", "run again", "lost"):

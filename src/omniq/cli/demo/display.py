@@ -19,7 +19,7 @@ from omniq.cli.demo.scene import KINDS, Crew, Scene
 PLAIN_EVERY_S: Final = 2.0
 MOST_WORDS: Final = 8
 OTHER_LINES: Final = 20  # everything in the picture but the words
-BAR: Final = 20
+BAR: Final = 16
 DOTS: Final = 40
 SPARKS: Final = " ▁▂▃▄▅▆▇█"
 COLOURS: Final = {

@@ -92,22 +92,15 @@ class Plot:
 
     async def _trickle(self) -> None:
         """Tasks of all kinds, a few at a time."""
-        self._pulse_id = await self._enqueue("pulse", [jobs.pulse.options(interval=1.0).call()])
+        self._pulse_id = await self._enqueue([("pulse", jobs.pulse.options(interval=1.0).call())])
         self._on.say(f"enqueueing about {PER_S} tasks a second, one of them to repeat")
         begun_at, sent = time.monotonic(), 0
         while (passed_s := time.monotonic() - begun_at) < BURST_AT * self._seconds:
             wanted = round(passed_s * PER_S) - sent
             sent += wanted
-            await self._enqueue_mix(wanted, passed_s / self._seconds)
+            if wanted:
+                await self._enqueue([self._any_call(passed_s / self._seconds) for _ in range(wanted)])
             await asyncio.sleep(TICK_S)
-
-    async def _enqueue_mix(self, how_many: int, part: float) -> None:
-        calls: dict[str, list[TaskCall[Any]]] = {}
-        for _ in range(how_many):
-            kind, call = self._any_call(part)
-            calls.setdefault(kind, []).append(call)
-        for kind, some in calls.items():
-            await self._enqueue(kind, some)
 
     def _any_call(self, part: float) -> tuple[str, TaskCall[Any]]:
         dice = self._dice
@@ -124,15 +117,16 @@ class Plot:
                 delay_s = dice.uniform(0.02, 0.2) * self._seconds
                 return "remind", jobs.remind.options(delay=delay_s).call()
 
-    async def _enqueue(self, kind: str, calls: list[TaskCall[Any]]) -> str:
+    async def _enqueue(self, calls: list[tuple[str, TaskCall[Any]]]) -> str:
         """Into the store, then into the ledger, with the time from before; the last id."""
         asked_at_s = time.monotonic()
-        ids = await self._stage.storage.enqueue_many([call.task for call in calls])
-        self._stage.ledger.write_many(Word.ENQUEUED, [(kind, str(one)) for one in ids], at_s=asked_at_s)
+        ids = await self._stage.storage.enqueue_many([call.task for _, call in calls])
+        known = [(kind, str(task_id)) for (kind, _), task_id in zip(calls, ids, strict=True)]
+        self._stage.ledger.write_many(Word.ENQUEUED, known, at_s=asked_at_s)
         return str(ids[-1])
 
     async def _cancel_one(self) -> None:
-        task_id = await self._enqueue("marathon", [jobs.marathon.call()])
+        task_id = await self._enqueue([("marathon", jobs.marathon.call())])
         await asyncio.sleep(CANCEL_AT * self._seconds)
         await self._until_status(task_id, TaskStatus.RUNNING)
         asked_at = time.monotonic()
@@ -205,9 +199,9 @@ class Plot:
             return self._tally.done["burst"] >= how_many
 
         self._on.say(f"and now {how_many:,} at once")
-        calls = [jobs.burst.call() for _ in range(how_many)]
+        calls: list[tuple[str, TaskCall[Any]]] = [("burst", jobs.burst.call()) for _ in range(how_many)]
         begun_at = time.monotonic()
-        await self._enqueue("burst", calls)
+        await self._enqueue(calls)
         enqueued_at = time.monotonic()
         await self._stage.until(all_ended, WITHIN_S, "the burst did not end")
         self.facts["enqueue_per_s"] = how_many / (enqueued_at - begun_at)

@@ -11,8 +11,8 @@ from omniq.cli.demo.ledger import Entry, Word
 
 # In the order of the programme.
 KINDS: Final = {
-    "fetch": "async, some wait, many at once",
-    "resize": "plain function, in a thread",
+    "fetch": "async, many at once",
+    "resize": "a plain function in a thread",
     "flaky": "fails once or twice, retried",
     "hopeless": "gives up on purpose",
     "remind": "enqueued for later",

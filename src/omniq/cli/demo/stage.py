@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -13,6 +12,7 @@ from urllib.parse import quote
 
 from omniq.cli.demo.ledger import ENVIRONMENT, Ledger, Reader
 from omniq.cli.errors import CommandFailed
+from omniq.cli.process import python
 from omniq.storage.sqlite import SQLiteStorage
 from omniq.task import WorkerInfo
 
@@ -44,10 +44,10 @@ class Stage:
             ENVIRONMENT: str(self.folder / "ledger"),
         }
         options = ["--processes", str(PROCESSES), "--concurrency", str(CONCURRENCY), "--grace", "5"]
+        options += ["--lease", "6", "--log-level", "warning"]
         with self._log.open("wb") as log:
             self._command = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "omniq", "worker", "omniq.cli.demo.jobs:q", *options),
-                *("--lease", "6", "--log-level", "warning"),
+                *python("omniq", "worker", "omniq.cli.demo.jobs:q", *options),
                 stderr=log,
                 env=environment,
                 start_new_session=True,  # Ctrl-C is for the demo, which then stops it in good order

@@ -33,8 +33,35 @@ WATCH_COMMIT_S: Final = 10.0
 FIRST_WATCH_S: Final = 0.002
 LONGEST_WATCH_S: Final = 0.05
 
-_engines: dict[tuple[int, str], Engine] = {}
+_engines: dict[str, Engine] = {}
 _engines_lock = threading.Lock()
+
+
+def _before_fork() -> None:
+    """SQLite's locks belong to a process and are remembered in memory: a fork must find none of them."""
+    _engines_lock.acquire()
+    for engine in _engines.values():
+        engine.disconnect()
+
+
+def _after_fork_in_parent() -> None:
+    for engine in _engines.values():
+        engine.reconnect()
+    _engines_lock.release()
+
+
+def _after_fork_in_child() -> None:
+    global _engines_lock  # noqa: PLW0603 - the parent's threads, which could release it, are not here
+    _engines_lock = threading.Lock()
+    _engines.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )
 
 
 class SQLiteStorage(EmbeddedStorage):
@@ -81,7 +108,7 @@ class SQLiteStorage(EmbeddedStorage):
         self._listen()
 
     def _share_engine(self) -> Engine:
-        key = (os.getpid(), os.path.realpath(self.path))
+        key = os.path.realpath(self.path)
         with _engines_lock:
             engine = _engines.get(key)
             if engine is None:
@@ -100,6 +127,7 @@ class SQLiteStorage(EmbeddedStorage):
             await asyncio.get_running_loop().run_in_executor(None, self._leave_engine, engine)
 
     def abandon(self) -> None:
+        super().abandon()
         self._close_ears()
         engine, self._engine = self._engine, None
         if engine is not None:

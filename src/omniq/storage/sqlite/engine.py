@@ -114,6 +114,8 @@ class Engine:
         self.boot = boot
         self._commits = 0
         self._changes_before = 0
+        self._writing = threading.Lock()  # held while a thread is at work on its connection
+        self._reading = threading.Lock()
         self._threads = [
             threading.Thread(target=self._write_loop, name="omniq-sqlite-writer", daemon=True),
             threading.Thread(target=self._read_loop, name="omniq-sqlite-reader", daemon=True),
@@ -141,6 +143,23 @@ class Engine:
     def read(self, job: Job) -> None:
         self._reads.put(job)
 
+    def disconnect(self) -> None:
+        """Wait for both threads to be between two jobs, and close everything; before a fork."""
+        self._writing.acquire()
+        self._reading.acquire()
+        for conn in (self._checkpointer, self._reader, self._writer):
+            conn.close()
+
+    def reconnect(self) -> None:
+        """Go on after `disconnect`."""
+        with contextlib.suppress(sqlite3.Error):  # then the next job says what is wrong
+            self._writer = self._write_rows.conn = self._connect()
+            self._reader = self._read_rows.conn = self._connect()
+            self._checkpointer = self._connect()
+        self._changes_before = 0
+        self._reading.release()
+        self._writing.release()
+
     def close(self) -> None:
         """End both threads; what is queued is done first."""
         self._writes.put(None)
@@ -167,9 +186,10 @@ class Engine:
                     break
                 job = self._writes.get()
             if batch:
-                self._commit(batch)
-                deliver(batch)
-                self._checkpoint_now_and_then()
+                with self._writing:
+                    self._commit(batch)
+                    deliver(batch)
+                    self._checkpoint_now_and_then()
 
     def _commit(self, batch: list[Job]) -> None:
         """All jobs in one transaction; a job that raises takes back only its own part."""
@@ -290,18 +310,22 @@ class Engine:
 
     def _read_loop(self) -> None:
         while (job := self._reads.get()) is not None:
-            try:
-                with translated(self.path):
-                    self._reader.execute("BEGIN")
-                    job.answer = job.run(self._read_rows)
-            except UnicodeEncodeError as exc:
-                job.error = InvalidOption(f"no text with a lone surrogate is stored: {exc.object!a:.80}")
-            except Exception as exc:
-                job.error = exc
-            with contextlib.suppress(sqlite3.Error):
-                if self._reader.in_transaction:
-                    self._reader.execute("COMMIT")
+            with self._reading:
+                self._look(job)
             deliver([job])
+
+    def _look(self, job: Job) -> None:
+        try:
+            with translated(self.path):
+                self._reader.execute("BEGIN")
+                job.answer = job.run(self._read_rows)
+        except UnicodeEncodeError as exc:
+            job.error = InvalidOption(f"no text with a lone surrogate is stored: {exc.object!a:.80}")
+        except Exception as exc:
+            job.error = exc
+        with contextlib.suppress(sqlite3.Error):
+            if self._reader.in_transaction:
+                self._reader.execute("COMMIT")
 
 
 # --- the file ------------------------------------------------------------------------------------

@@ -1,0 +1,535 @@
+"""Bugs to plant, one at a time, and the tests that must notice each.
+
+`old` stands exactly once in its file (below src/omniq); `new` takes its place. The tests are what pytest is
+given: files, or files and a `-k`. A mutant that survives is a hole in the tests; one whose text is no longer
+found has to be planted anew.
+"""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+STORES = "tests/conformance/test_stores.py"
+LOGIC = "tests/logic"
+LIFECYCLE = "logic/lifecycle.py"
+RETRY = "logic/retry.py"
+ROWS = "storage/rows.py"
+MEMORY = "storage/memory.py"
+SQLITE_ROWS = "storage/sqlite/rows.py"
+RECORDS = "storage/sqlite/records.py"
+ENGINE = "storage/sqlite/engine.py"
+BESIDE = "storage/sqlite/beside.py"
+
+# --- what is decided -----------------------------------------------------------------------------
+
+DECIDED = [
+    Mutant(
+        "the fence ignores the epoch",
+        LIFECYCLE,
+        "return task.status is TaskStatus.RUNNING and task.epoch == epoch",
+        "return task.status is TaskStatus.RUNNING",
+        (STORES, "-k", "zombie or stale"),
+    ),
+    Mutant(
+        "the fence ignores the status",
+        LIFECYCLE,
+        "return task.status is TaskStatus.RUNNING and task.epoch == epoch",
+        "return task.epoch == epoch",
+        (STORES, "-k", "stale or already_there"),
+    ),
+    Mutant(
+        "a cancel request is ignored at the end of a run",
+        LIFECYCLE,
+        "    if task.cancel_requested:\n        return _cancelled(task, RunOutcome.CANCELLED, error, now)\n",
+        "",
+        (LOGIC,),
+    ),
+    Mutant(
+        "a cancel request is ignored when a run is lost",
+        LIFECYCLE,
+        "    if task.cancel_requested:\n        return _cancelled(task, RunOutcome.LOST, None, now)\n",
+        "",
+        (LOGIC,),
+    ),
+    Mutant(
+        "a cancel request wins over a success",
+        LIFECYCLE,
+        "    if settlement.action is Action.SUCCEED:\n",
+        "    if settlement.action is Action.SUCCEED and not task.cancel_requested:\n",
+        (LOGIC,),
+    ),
+    Mutant(
+        "one loss more than allowed",
+        LIFECYCLE,
+        "if losses >= task.max_losses:",
+        "if losses > task.max_losses:",
+        (LOGIC,),
+    ),
+    Mutant(
+        "losses are not counted",
+        LIFECYCLE,
+        "waiting = replace(_waiting(task, now, loss_delay_s(task.losses)), losses=losses)",
+        "waiting = _waiting(task, now, loss_delay_s(task.losses))",
+        (STORES, "-k", "t8 or t9 or losses"),
+    ),
+    Mutant(
+        "a give-back spends an attempt",
+        LIFECYCLE,
+        "        case _:\n            return waiting\n",
+        "        case _:\n            return replace(waiting, attempts=waiting.attempts + 1)\n",
+        (LOGIC,),
+    ),
+    Mutant(
+        "a success of an interval task keeps its failures",
+        LIFECYCLE,
+        "                waiting,\n                attempts=0,\n                losses=0,\n",
+        "                waiting,\n                losses=0,\n",
+        (LOGIC,),
+    ),
+    Mutant(
+        "an interval counts from the start of the run",
+        LIFECYCLE,
+        "status=TaskStatus.PENDING, owner=None, eta=now + timedelta",
+        "status=TaskStatus.PENDING, owner=None, eta=(task.started_at or now) + timedelta",
+        (LOGIC,),
+    ),
+    Mutant(
+        "a retry by hand begins with epoch 0 again",
+        LIFECYCLE,
+        "        status=TaskStatus.PENDING,\n        attempts=0,\n        losses=0,\n        eta=now,\n",
+        "        status=TaskStatus.PENDING,\n        epoch=0,\n        attempts=0,\n        losses=0,\n        eta=now,\n",
+        (STORES, "-k", "retry_by_hand or t13"),
+    ),
+    Mutant(
+        "every success after the end was the same one",
+        LIFECYCLE,
+        "return Answer.ALREADY if task.epoch == epoch else Answer.STALE",
+        "return Answer.ALREADY",
+        (LOGIC,),
+    ),
+    Mutant(
+        "nothing ever expires",
+        LIFECYCLE,
+        "return task.expires_at is not None and task.expires_at <= now",
+        "return False",
+        (STORES, "-k", "expired or t14"),
+    ),
+    Mutant(
+        "one retry more than allowed",
+        RETRY,
+        "attempts < max_retries",
+        "attempts <= max_retries",
+        (LOGIC,),
+    ),
+    Mutant(
+        "the jitter goes below the delay",
+        RETRY,
+        "(1 + JITTER_SHARE * jitter)",
+        "(1 - JITTER_SHARE * jitter)",
+        (LOGIC,),
+    ),
+    Mutant(
+        "the delay does not double",
+        RETRY,
+        "delay_s = self.base_s * 2.0 ** min(attempts, MAX_EXPONENT)",
+        "delay_s = self.base_s * 2.0 * min(attempts + 0.5, MAX_EXPONENT)",
+        (LOGIC,),
+    ),
+    Mutant(
+        "the delay has no limit",
+        RETRY,
+        "return min(delay_s * (1 + JITTER_SHARE * jitter), self.max_s)",
+        "return delay_s * (1 + JITTER_SHARE * jitter)",
+        (LOGIC,),
+    ),
+    Mutant(
+        "the first loss costs a pause",
+        RETRY,
+        "    if losses == 0:\n        return 0.0\n",
+        "",
+        (LOGIC,),
+    ),
+]
+
+# --- what is remembered --------------------------------------------------------------------------
+
+REMEMBERED = [
+    Mutant(
+        "a success in one statement ignores the epoch",
+        RECORDS,
+        "AND status = 1 AND epoch = ?6",
+        "AND status = 1 AND ?6 > 0",
+        (STORES, "-k", "TestSQLite and (zombie or stale)"),
+    ),
+    Mutant(
+        "a success in one statement overwrites what has ended",
+        RECORDS,
+        "AND status = 1 AND epoch = ?6",
+        "AND epoch = ?6",
+        ("tests/faults/test_reaping.py", "-k", "f11"),
+    ),
+    Mutant(
+        "an eta is ignored",
+        RECORDS,
+        "AND priority = {priority} AND due <= ?2 ORDER BY",
+        "AND priority = {priority} AND ?2 > 0 ORDER BY",
+        (STORES, "-k", "TestSQLite and (eta or due)"),
+    ),
+    Mutant(
+        "the least urgent come first",
+        RECORDS,
+        "for priority in range(TOP_PRIORITY, -1, -1)",
+        "for priority in range(TOP_PRIORITY + 1)",
+        (STORES, "-k", "TestSQLite and priorit"),
+    ),
+    Mutant(
+        "a claim does not count the epoch",
+        RECORDS,
+        "status = 1, epoch = epoch + 1, owner = ?",
+        "status = 1, epoch = epoch, owner = ?",
+        (STORES, "-k", "TestSQLite and t2"),
+    ),
+    Mutant(
+        "a repeated claim takes new tasks",
+        ROWS,
+        "        if again:\n",
+        "        if again and not claim.limit:\n",
+        (STORES, "-k", "claim_told_again"),
+    ),
+    Mutant(
+        "a paused queue is handed out",
+        SQLITE_ROWS,
+        "if name not in paused]",
+        "if name not in paused or True]",
+        (STORES, "-k", "TestSQLite and pause"),
+    ),
+    Mutant(
+        "renewing extends nothing",
+        SQLITE_ROWS,
+        '"UPDATE omniq_task SET lease = ?, boot = ? WHERE status = 1 AND owner = ?"',
+        '"UPDATE omniq_task SET lease = ?, boot = ? WHERE status = 9 AND owner = ?"',
+        (STORES, "-k", "TestSQLite and renew"),
+    ),
+    Mutant(
+        "renewing in memory extends nothing",
+        MEMORY,
+        "        until = self.clock.monotonic() + lease_s\n",
+        "        until = 0 * lease_s\n",
+        (STORES, "-k", "TestMemory and renew"),
+    ),
+    Mutant(
+        "a lease lapses a second too early",
+        SQLITE_ROWS,
+        "(boot = ? AND lease <= ?)",
+        "(boot = ? AND lease - 1000000 <= ?)",
+        ("tests/sqlite/test_clocks.py", "-k", "jump"),
+    ),
+    Mutant(
+        "a lease never lapses",
+        SQLITE_ROWS,
+        "(boot = ? AND lease <= ?)",
+        "(boot = ? AND lease <= ? AND 0)",
+        (STORES, "-k", "TestSQLite and lapse"),
+    ),
+    Mutant(
+        "the dead are not noticed",
+        BESIDE,
+        'return self._state(worker) == "free"',
+        "return False",
+        ("tests/faults/test_killed.py", "-k", "living_worker"),
+    ),
+    Mutant(
+        "who has no lock file counts as dead",
+        BESIDE,
+        'return self._state(worker) == "free"',
+        'return self._state(worker) != "held"',
+        (STORES, "-k", "TestSQLite and lapse"),
+    ),
+    Mutant(
+        "a restart of the machine ends the leases of the living",
+        SQLITE_ROWS,
+        "if not self.beside.is_held(owner)]",
+        "]",
+        ("tests/sqlite/test_clocks.py", "-k", "lock_is_held"),
+    ),
+    Mutant(
+        "a restart of the machine ends nothing",
+        SQLITE_ROWS,
+        "OR (boot <> ? AND owner IN",
+        "OR (boot > ? + 1000 AND owner IN",
+        ("tests/sqlite/test_clocks.py", "-k", "restart"),
+    ),
+    Mutant(
+        "what cannot be read hides what can",
+        SQLITE_ROWS,
+        "            if len(found) == len(rows):\n                return found\n",
+        "            return found\n",
+        ("tests/sqlite/test_corrupt.py", "-k", "behind_many"),
+    ),
+    Mutant(
+        "one row that cannot be read undoes its neighbours",
+        ROWS,
+        "        except CorruptRecord as corrupt:\n            logger.error(\"cannot settle: {}\", corrupt)\n            return Answer.STALE\n",
+        "        finally:\n            pass\n",
+        ("tests/sqlite/test_corrupt.py", "-k", "neighbour"),
+    ),
+    Mutant(
+        "a deleted id is forgotten at once",
+        SQLITE_ROWS,
+        "if task.enqueued_at is not None and micros(task.enqueued_at)",
+        "if task.enqueued_at is None and micros(task.enqueued_at)",
+        (STORES, "-k", "TestSQLite and remembered"),
+    ),
+    Mutant(
+        "a batch is kept in part",
+        SQLITE_ROWS,
+        '            self.conn.execute("DELETE FROM omniq_task WHERE seq >= ?", (first,))\n',
+        "",
+        (STORES, "-k", "TestSQLite and batch"),
+    ),
+    Mutant(
+        "a unique key is never free again",
+        "storage/sqlite/schema.sql",
+        "WHERE unique_key IS NOT NULL AND status < 2;",
+        "WHERE unique_key IS NOT NULL;",
+        (STORES, "-k", "TestSQLite and key"),
+    ),
+    Mutant(
+        "a unique key in memory is never free again",
+        MEMORY,
+        "            elif self._keys.get(task.unique_key) == task.id:\n                del self._keys[task.unique_key]\n",
+        "",
+        (STORES, "-k", "TestMemory and key"),
+    ),
+    Mutant(
+        "a large result is lost",
+        SQLITE_ROWS,
+        '        self._put_beside("omniq_result", "result", task.seq, task.result)\n',
+        "",
+        ("tests/sqlite/test_payloads.py",),
+    ),
+    Mutant(
+        "a wake-up between the claim and the sleep is lost",
+        "storage/embedded.py",
+        "        if claim is not None:\n            self._next_due = next_due\n",
+        "        if claim is not None:\n            self._next_due = next_due\n            self._listener.due.clear()\n",
+        (STORES, "-k", "wait_does_not_miss", "tests/worker/test_waking.py"),
+    ),
+    Mutant(
+        "nobody in another process is woken",
+        ENGINE,
+        "            self.beside.ring(tuple(kinds))\n",
+        "",
+        ("tests/sqlite/test_wake.py", "-k", "another_process"),
+    ),
+    Mutant(
+        "a listing of sleepers is trusted within its tick",
+        BESIDE,
+        "FOLDER_TICK_NS: Final = 100_000_000",
+        "FOLDER_TICK_NS: Final = 0",
+        ("tests/sqlite/test_wake.py", "-k", "tick"),
+    ),
+    Mutant(
+        "sockets in deep folders have no short name",
+        BESIDE,
+        "MAX_SOCKET_PATH: Final = 100",
+        "MAX_SOCKET_PATH: Final = 10_000",
+        ("tests/sqlite/test_wake.py", "-k", "deep"),
+    ),
+    Mutant(
+        "a turn is waited for without end",
+        BESIDE,
+        "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "fcntl.flock(fd, fcntl.LOCK_EX)",
+        ("tests/sqlite/test_turns.py", "-k", "for_ever"),
+    ),
+    Mutant(
+        "a commit does not wait for the disk",
+        ENGINE,
+        "{'FULL' if self.durability == 'fsync' else 'NORMAL'}",
+        "{'NORMAL' if self.durability == 'fsync' else 'NORMAL'}",
+        ("tests/faults/test_power.py", "-k", "acknowledged"),
+    ),
+    Mutant(
+        "every job has a commit of its own",
+        ENGINE,
+        "if self._writes.empty() or len(batch) == MAX_JOBS_PER_COMMIT:",
+        "if batch:",
+        ("tests/sqlite/test_commits.py", "-k", "share"),
+    ),
+    Mutant(
+        "the log is moved without the write lock",
+        ENGINE,
+        '        self._writer.execute("BEGIN IMMEDIATE")\n        try:\n            self._checkpointer',
+        '        self._writer.execute("BEGIN")\n        try:\n            self._checkpointer',
+        ("tests/sqlite/test_checkpoint.py", "-k", "under_the_write_lock"),
+    ),
+    Mutant(
+        "an existing database is opened and closed by hand",
+        ENGINE,
+        "os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW",
+        "os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW",
+        ("tests/sqlite/test_locks.py",),
+    ),
+    Mutant(
+        "everybody may read the file",
+        ENGINE,
+        "os.O_NOFOLLOW, 0o600)",
+        "os.O_NOFOLLOW, 0o644)",
+        ("tests/sqlite/test_file.py", "-k", "umask"),
+    ),
+    Mutant(
+        "a failed job is committed as far as it got",
+        ENGINE,
+        '            self._writer.execute("ROLLBACK TO omniq_job")\n',
+        "            pass\n",
+        ("tests/sqlite/test_commits.py", "-k", "half_done"),
+    ),
+]
+
+# --- what is done --------------------------------------------------------------------------------
+
+DONE = [
+    Mutant(
+        "a report is not sent",
+        "worker.py",
+        "        self._outbox.append(settlement)\n        self._bell.set()\n",
+        "        if settlement.status.final:\n            self._outbox.append(settlement)\n        self._bell.set()\n",
+        ("tests/worker/test_stop.py", "-k", "running_row"),
+    ),
+    Mutant(
+        "a report whose answer was lost is not repeated",
+        "worker.py",
+        "                    if await self._exchange(settlements, claim):\n",
+        "                    if await self._exchange(settlements, claim) or True:\n",
+        ("tests/worker/test_outage.py", "-k", "lost_answer"),
+    ),
+    Mutant(
+        "more is claimed than there are free slots",
+        "worker.py",
+        "Claim(self.id, self.queues, free, self.lease_s",
+        "Claim(self.id, self.queues, self.concurrency, self.lease_s",
+        ("tests/worker/test_slots.py",),
+    ),
+    Mutant(
+        "a slot is free while a thread is still in it",
+        "crew.py",
+        "            self._strays.add(flight)\n",
+        "",
+        ("tests/worker/test_timeouts.py", "-k", "stuck"),
+    ),
+    Mutant(
+        "a slot is free before its body has ended",
+        "crew.py",
+        "return self._slots - len(self._flights) - len(self._strays)",
+        "return self._slots - len(self._flights) // 2 - len(self._strays)",
+        ("tests/worker/test_slots.py",),
+    ),
+    Mutant(
+        "strangers are never given back",
+        "upkeep.py",
+        "        if returned:\n            self._give_back(returned)\n",
+        "",
+        ("tests/worker/test_leases.py", "-k", "strangers"),
+    ),
+    Mutant(
+        "a claim on its way is taken for a stranger",
+        "upkeep.py",
+        "returned = [one for key, one in strangers.items() if key in self._strangers]",
+        "returned = list(strangers.values())",
+        ("tests/worker/test_leases.py", "-k", "stranger"),
+    ),
+    Mutant(
+        "what is lost is still reported",
+        "crew.py",
+        '        if flight.reason == "lost":\n            logger.warning(',
+        '        if flight.reason == "never":\n            logger.warning(',
+        ("tests/worker/test_leases.py", "tests/worker/test_outage.py"),
+    ),
+    Mutant(
+        "nobody notices that a run was lost",
+        "upkeep.py",
+        "        self._crew.lose(one for one in holding if one.id not in held or held[one.id].epoch != one.epoch)\n",
+        "",
+        ("tests/worker/test_leases.py", "-k", "closed"),
+    ),
+    Mutant(
+        "after an outage everybody is taken for dead",
+        "upkeep.py",
+        "if since is None or self._clock.monotonic() - since < self._lease_s:",
+        "if since is None:",
+        ("tests/worker/test_outage.py",),
+    ),
+    Mutant(
+        "a worker that cannot renew goes on",
+        "upkeep.py",
+        "            self._answering_since = None\n            self._lose_what_is_over()\n",
+        "            self._answering_since = None\n",
+        ("tests/worker/test_outage.py", "-k", "cannot_renew"),
+    ),
+    Mutant(
+        "a stopping worker goes on claiming",
+        "worker.py",
+        "if self._stopping or free <= 0:\n            return None",
+        "if free <= 0:\n            return None",
+        ("tests/worker/test_stop.py",),
+    ),
+    Mutant(
+        "what arrives after the stop is kept",
+        "worker.py",
+        "            self._outbox += [Settlement.give_back(task) for task in claims]\n            return True\n",
+        "            return True\n",
+        ("tests/worker/test_stop.py", "-k", "arrives_after"),
+    ),
+    Mutant(
+        "a worker holds its first task before it is known to live",
+        "worker.py",
+        "            await self.storage.beat(self.info())\n",
+        "",
+        ("tests/faults/test_killed.py", "-k", "runs_again and claimed"),
+    ),
+    Mutant(
+        "a timeout is ignored",
+        "crew.py",
+        "        if task.timeout is not None:\n            self._deadlines.add(flight, task.timeout)\n",
+        "",
+        ("tests/worker/test_timeouts.py", "-k", "async_body"),
+    ),
+    Mutant(
+        "a cancel request reaches nobody",
+        "upkeep.py",
+        "        self._crew.cancel([one.id for one in held.values() if one.cancel_requested])\n",
+        "",
+        ("tests/worker/test_cancel.py", "-k", "next_look"),
+    ),
+    Mutant(
+        "what may be imported is not asked",
+        "registry.py",
+        "return any(fnmatchcase(path, pattern) for pattern in self._allow or ())",
+        "return True",
+        ("tests/security/test_imports.py", "-k", "allowed or registered"),
+    ),
+    Mutant(
+        "what is only imported there may be run from there",
+        "registry.py",
+        "return inspect.isroutine(func) and self._allowed(home)",
+        "return True",
+        ("tests/security/test_imports.py", "-k", "allowed"),
+    ),
+    Mutant(
+        "a payload over the limit is opened",
+        "crew.py",
+        "if limit is not None and len(task.payload) > limit:",
+        "if limit is None and len(task.payload) > 0:",
+        ("tests/security/test_sizes.py", "-k", "opened"),
+    ),
+]
+
+MUTANTS = [*DECIDED, *REMEMBERED, *DONE]

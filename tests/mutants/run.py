@@ -1,0 +1,153 @@
+"""Plants one bug after the other in a copy of the sources, and expects the tests to turn red.
+
+python -m tests.mutants.run               all of them, two at a time
+python -m tests.mutants.run epoch jitter  those whose name has one of these words
+
+First the selected tests must be green without a bug. Exits non-zero if a bug survived or cannot be planted.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.mutants.guard import SOURCE
+from tests.mutants.mutants import MUTANTS, Mutant
+
+ROOT: Final = Path(__file__).parents[2]
+AT_ONCE: Final = 2
+PATIENCE_S: Final = 180.0  # a bug that makes a test hang is noticed, too
+GREEN, RED, NOTHING_SELECTED = 0, 1, 5
+# What a run of tests needs; a copy of anything else would only take time.
+COPIED: Final = ("src", "tests", "pyproject.toml")
+LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.pyc", ".pytest_cache", ".hypothesis")
+
+
+class Verdict(NamedTuple):
+    mutant: Mutant
+    word: str
+    seconds: float
+    output: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        return self.word in ("red", "red, it hung")
+
+
+@contextmanager
+def copied() -> Iterator[Path]:
+    """The repository in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="omniq-mutant-") as folder:
+        for name in COPIED:
+            place = Path(folder) / name
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, place, ignore=LEFT_OUT)
+            else:
+                shutil.copy(ROOT / name, place)
+        yield Path(folder)
+
+
+def tested(folder: Path, tests: tuple[str, ...]) -> tuple[int | None, str]:
+    """Run these tests on that copy; the exit code (None when it hung) and what pytest said."""
+    paths = [str(folder / "src"), str(folder)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), SOURCE: str(folder / "src")}
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants.guard"]
+    # A group of its own, so that what a hanging test has started ends with it.
+    process = subprocess.Popen(
+        [*command, "--no-header", *tests],
+        cwd=folder,
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        output, _ = process.communicate()
+        return None, output
+    return process.returncode, output
+
+
+def planted(mutant: Mutant) -> Verdict:
+    begin = time.monotonic()
+
+    def verdict(word: str, output: str = "") -> Verdict:
+        return Verdict(mutant, word, time.monotonic() - begin, output)
+
+    with copied() as folder:
+        file = folder / "src" / "omniq" / mutant.file
+        source = file.read_text() if file.exists() else ""
+        if source.count(mutant.old) != 1:
+            return verdict("NOT FOUND", f"{mutant.old!r} stands {source.count(mutant.old)} times in {mutant.file}")
+        file.write_text(source.replace(mutant.old, mutant.new))
+        code, output = tested(folder, mutant.tests)
+    match code:
+        case None:
+            return verdict("red, it hung")
+        case _ if code == RED:
+            return verdict("red")
+        case _ if code == GREEN:
+            return verdict("SURVIVED", output)
+        case _:
+            return verdict("BROKEN", output)  # the tests could not even be collected
+
+
+def green_without_a_bug(mutants: list[Mutant]) -> bool:
+    """A test that is red by itself notices nothing."""
+    selections = sorted({mutant.tests for mutant in mutants})
+    print(f"{len(selections)} selections of tests without a bug ...", flush=True)
+    with copied() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
+        ended = list(pool.map(lambda tests: (tests, *tested(folder, tests)), selections))
+    for tests, code, output in ended:
+        if code != GREEN:
+            what = "select nothing" if code == NOTHING_SELECTED else "are not green"
+            print(f"{' '.join(tests)} {what}:\n{output}")
+    return all(code == GREEN for _, code, _ in ended)
+
+
+def show(verdict: Verdict, number: int, total: int, lock: threading.Lock) -> None:
+    with lock:
+        print(
+            f"{number:3}/{total}  {verdict.word:12} {verdict.seconds:6.1f} s  {verdict.mutant.file:26} "
+            f"{verdict.mutant.name}",
+            flush=True,
+        )
+        if not verdict.is_good:
+            print(verdict.output, flush=True)
+
+
+def main(words: list[str]) -> int:
+    mutants = [one for one in MUTANTS if not words or any(word in one.name for word in words)]
+    if not mutants:
+        print(f"no mutant is called like {' or '.join(words)}")
+        return 2
+    begin = time.monotonic()
+    if not green_without_a_bug(mutants):
+        return 1
+    lock = threading.Lock()
+    verdicts: list[Verdict] = []
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for number, future in enumerate(as_completed([pool.submit(planted, one) for one in mutants]), 1):
+            verdicts.append(future.result())
+            show(verdicts[-1], number, len(mutants), lock)
+    bad = [verdict for verdict in verdicts if not verdict.is_good]
+    print(f"{len(verdicts) - len(bad)} of {len(verdicts)} bugs were noticed, in {time.monotonic() - begin:.0f} s")
+    for verdict in bad:
+        print(f"  {verdict.word}: {verdict.mutant.name} ({verdict.mutant.file})")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

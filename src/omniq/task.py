@@ -285,6 +285,7 @@ class StoredTask(TaskFields, frozen=True):
     result: bytes | None = None
     result_status: TaskStatus | None = None
     result_at: datetime | None = None
+    first_content: bytes | None = None  # digest of the call before it was replaced
 
 
 class TaskResult(Struct, frozen=True):

@@ -43,25 +43,28 @@ async def die(ctx: Context) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+async def made(path: str) -> None:
+    """Until somebody, most likely another process, has made the file."""
+    while not os.path.exists(path):  # noqa: ASYNC110 - no event reaches from there to here
+        await asyncio.sleep(0.01)
+
+
 async def until_file(path: str, ctx: Context) -> int:
     """Until somebody makes the file; who ran it is the result."""
     with noted(ctx):
-        while not os.path.exists(path):
-            await asyncio.sleep(0.01)
+        await made(path)
     return os.getpid()
 
 
 async def until_file_then_fail(path: str, ctx: Context) -> None:
     with noted(ctx):
-        while not os.path.exists(path):
-            await asyncio.sleep(0.01)
+        await made(path)
     raise ValueError("failed after all")
 
 
 async def until_file_then_snooze(path: str, ctx: Context) -> None:
     with noted(ctx):
-        while not os.path.exists(path):
-            await asyncio.sleep(0.01)
+        await made(path)
     raise Snooze(60)
 
 

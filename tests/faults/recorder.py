@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 
 class Op(NamedTuple):
-    """`what` is write (offset, data), truncate (offset is the size), sync, delete, or ack (data says of what)."""
+    """`what` is write (offset, data), truncate (offset is the size), sync, delete, or ack (data: of what)."""
 
     what: str
     file: str

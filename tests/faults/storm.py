@@ -1,7 +1,7 @@
-"""A process of the storm: `python -m tests.faults.storm CONFIG` works on the file with two threads until told to end.
+"""A process of the storm: `python -m tests.faults.storm CONFIG` works with two threads until told to end.
 
-Each thread has its own loop and storage, makes tasks, claims and settles them, and renews what it holds. Beside
-them the application writes to the same file with transactions of its own, each five milliseconds long.
+Each thread has its own loop and storage, makes tasks, claims and settles them, and renews what it holds.
+Beside them the application writes to the same file with transactions of its own, each five milliseconds long.
 Says LATE with the worst heartbeat, and what its producers were promised, when it ends.
 """
 

@@ -1,4 +1,4 @@
-"""F12, F29: workers that end in good order, beside their successors, on the first signal and on the second."""
+"""F12, F29: workers that end in good order, beside their successors, on one signal and on a second."""
 
 import asyncio
 import signal

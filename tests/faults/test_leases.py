@@ -167,7 +167,7 @@ async def test_f3_a_zombies_heartbeat_revives_nothing(field: Field) -> None:
 
 
 async def test_f15_a_blocked_loop_loses_no_lease(field: Field) -> None:
-    """The renewal does not run on the loop that a body blocks for five leases, nor does its neighbour lose."""
+    """The renewal is not on the loop that a body blocks for five leases; its neighbour loses nothing."""
     lease_s = 0.5
     async with SQLiteStorage(field.database) as storage:
         neighbour = await field.enqueue(storage, "nap", 0.1)

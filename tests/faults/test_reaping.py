@@ -1,4 +1,4 @@
-"""F8, F11, F18: taking back what is over, beside rows that cannot be, beside other reapers, beside its worker."""
+"""F8, F11, F18: taking back what is over, beside bad rows, beside other reapers, beside its own worker."""
 
 import asyncio
 import itertools
@@ -121,7 +121,7 @@ class Conductor:
         return {name: await task for name, task in tasks.items()}
 
     async def _reached(self, name: str) -> None:
-        while self._gates[name].empty():
+        while self._gates[name].empty():  # noqa: ASYNC110 - a step may end without reaching a gate
             await asyncio.sleep(0)
 
 

@@ -33,6 +33,9 @@ LARGE = "x" * 5000
 ERROR = TaskError("ValueError", "on purpose", "its traceback")
 INFO = WorkerInfo("ann", "ann", "host", 1)
 MOST_STATEMENTS = 200
+CLAIMED = StoredTask("a.b", b"", id="t1", epoch=1, seq=1)
+NONE = SQLiteStorage.serializer.dumps(None)
+DONE = TaskResult("t1", TaskStatus.SUCCESS, LARGE)
 
 Verb = Callable[[SQLiteStorage], Awaitable[Any]]
 
@@ -128,9 +131,7 @@ VERBS: dict[str, tuple[Callable[[Scene], Awaitable[None]], Verb]] = {
     ),
     "success in one statement": (
         one_runs,
-        lambda s: s.settle(
-            [Settlement.success(StoredTask("a.b", b"", id="t1", epoch=1, seq=1), b"\x01m\x00\xc0")]
-        ),
+        lambda s: s.settle([Settlement.success(CLAIMED, NONE)]),
     ),
     "renew": (six_run, lambda s: s.renew("ann", 60.0)),
     "release": (six_run, lambda s: s.release("ann")),
@@ -148,7 +149,7 @@ VERBS: dict[str, tuple[Callable[[Scene], Awaitable[None]], Verb]] = {
     "leave": (known_worker, lambda s: s.leave("ann")),
     "mark_done": (
         one_runs,
-        lambda s: s.mark_done("t1", TaskResult("t1", TaskStatus.SUCCESS, LARGE), epoch=1),
+        lambda s: s.mark_done("t1", DONE, epoch=1),
     ),
     "mark_failed": (one_runs, lambda s: s.mark_failed("t1", ERROR, will_retry=True, epoch=1)),
 }

@@ -1,4 +1,4 @@
-"""F27: many processes on one file, an application that locks it too, kills at random, checkpoints by the rule."""
+"""F27: many processes on one file, an application that locks it too, kills at random."""
 
 import random
 import sqlite3

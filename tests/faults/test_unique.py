@@ -1,4 +1,4 @@
-"""F22, F23: unique keys under a race of producers, with transactions that are rolled back, and over retries."""
+"""F22, F23: unique keys in a race of producers, in transactions that are rolled back, and over retries."""
 
 import json
 import sqlite3

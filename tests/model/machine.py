@@ -99,12 +99,8 @@ class StoreMachine(RuleBasedStateMachine):
         return Task(call.get("func_path", "jobs.a"), args, **{**options, **moments}, id=f"t{self.numbers}")
 
     def _known(self, which: int) -> Task | None:
-        """A task that was enqueued before, is certainly not forgotten, and that nobody replaces."""
-        known = [
-            task
-            for task in self.tasks
-            if task.unique_key is None and (task.id in self.model.rows or self.model.remembers(task.id))
-        ]
+        """A task that was enqueued before and is certainly not forgotten."""
+        known = [t for t in self.tasks if t.id in self.model.rows or self.model.remembers(t.id)]
         return known[-1 - which % len(known)] if known else None
 
     def work(

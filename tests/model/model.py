@@ -51,7 +51,8 @@ class Row:
 
     @property
     def content(self) -> tuple[object, ...]:
-        return self.func_path, self.task.queue, self.args
+        """What it was first enqueued with, also after a replace."""
+        return self.task.func_path, self.task.queue, self.task.args
 
     @property
     def due_at(self) -> datetime:

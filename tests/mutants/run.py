@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -55,15 +54,25 @@ def copied() -> Iterator[Path]:
         yield Path(folder)
 
 
-def tested(folder: Path, tests: tuple[str, ...]) -> tuple[int | None, str]:
+def tested(folder: Path, tests: tuple[str, ...], only: str) -> tuple[int | None, str]:
     """Run these tests on that copy; the exit code (None when it hung) and what pytest said."""
     paths = [str(folder / "src"), str(folder)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), SOURCE: str(folder / "src")}
     env["PYTHONDONTWRITEBYTECODE"] = "1"
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants.guard"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.mutants.guard",
+    ]
     # A group of its own, so that what a hanging test has started ends with it.
     process = subprocess.Popen(
-        [*command, "--no-header", *tests],
+        [*command, "--no-header", *tests, "-k", only],
         cwd=folder,
         env=env,
         text=True,
@@ -90,9 +99,11 @@ def planted(mutant: Mutant) -> Verdict:
         file = folder / "src" / "omniq" / mutant.file
         source = file.read_text() if file.exists() else ""
         if source.count(mutant.old) != 1:
-            return verdict("NOT FOUND", f"{mutant.old!r} stands {source.count(mutant.old)} times in {mutant.file}")
+            return verdict(
+                "NOT FOUND", f"{mutant.old!r} stands {source.count(mutant.old)} times in {mutant.file}"
+            )
         file.write_text(source.replace(mutant.old, mutant.new))
-        code, output = tested(folder, mutant.tests)
+        code, output = tested(folder, mutant.tests, mutant.only)
     match code:
         case None:
             return verdict("red, it hung")
@@ -106,26 +117,31 @@ def planted(mutant: Mutant) -> Verdict:
 
 def green_without_a_bug(mutants: list[Mutant]) -> bool:
     """A test that is red by itself notices nothing."""
-    selections = sorted({mutant.tests for mutant in mutants})
-    print(f"{len(selections)} selections of tests without a bug ...", flush=True)
+    chosen: dict[tuple[str, ...], set[str]] = {}
+    for mutant in mutants:
+        chosen.setdefault(mutant.tests, set()).add(mutant.only)
+    # All that is chosen from one file in one run: starting pytest takes longer than most of the tests.
+    runs = [(tests, "" if "" in names else any_of(names)) for tests, names in chosen.items()]
+    print(f"{len(runs)} runs of tests without a bug ...", flush=True)
     with copied() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
-        ended = list(pool.map(lambda tests: (tests, *tested(folder, tests)), selections))
+        ended = list(pool.map(lambda run: (run[0], *tested(folder, *run)), runs))
     for tests, code, output in ended:
         if code != GREEN:
             what = "select nothing" if code == NOTHING_SELECTED else "are not green"
-            print(f"{' '.join(tests)} {what}:\n{output}")
+            print(f"{' '.join(tests)} {what} without a bug:\n{output}")
     return all(code == GREEN for _, code, _ in ended)
 
 
-def show(verdict: Verdict, number: int, total: int, lock: threading.Lock) -> None:
-    with lock:
-        print(
-            f"{number:3}/{total}  {verdict.word:12} {verdict.seconds:6.1f} s  {verdict.mutant.file:26} "
-            f"{verdict.mutant.name}",
-            flush=True,
-        )
-        if not verdict.is_good:
-            print(verdict.output, flush=True)
+def any_of(names: set[str]) -> str:
+    return " or ".join(f"({name})" for name in sorted(names))
+
+
+def show(verdict: Verdict, number: int, total: int) -> None:
+    mutant = verdict.mutant
+    place = f"{number:3}/{total}"
+    print(f"{place}  {verdict.word:12} {verdict.seconds:6.1f} s  {mutant.file:26} {mutant.name}", flush=True)
+    if not verdict.is_good:
+        print(verdict.output, flush=True)
 
 
 def main(words: list[str]) -> int:
@@ -136,14 +152,14 @@ def main(words: list[str]) -> int:
     begin = time.monotonic()
     if not green_without_a_bug(mutants):
         return 1
-    lock = threading.Lock()
     verdicts: list[Verdict] = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for number, future in enumerate(as_completed([pool.submit(planted, one) for one in mutants]), 1):
             verdicts.append(future.result())
-            show(verdicts[-1], number, len(mutants), lock)
+            show(verdicts[-1], number, len(mutants))
     bad = [verdict for verdict in verdicts if not verdict.is_good]
-    print(f"{len(verdicts) - len(bad)} of {len(verdicts)} bugs were noticed, in {time.monotonic() - begin:.0f} s")
+    took_s = time.monotonic() - begin
+    print(f"{len(verdicts) - len(bad)} of {len(verdicts)} bugs were noticed, in {took_s:.0f} s")
     for verdict in bad:
         print(f"  {verdict.word}: {verdict.mutant.name} ({verdict.mutant.file})")
     return 1 if bad else 0

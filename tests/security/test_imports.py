@@ -1,4 +1,4 @@
-"""S2, S3: the store names what to run and what went wrong; it decides neither what is imported nor what is made."""
+"""S2, S3: the store names what to run and what went wrong; it decides neither imports nor exceptions."""
 
 import asyncio
 import subprocess

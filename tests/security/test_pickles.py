@@ -62,8 +62,12 @@ async def test_s1_a_pickle_in_the_arguments_is_never_opened(database: Path, cana
     assert not canary.exists()
 
 
-@pytest.mark.parametrize("column", ["result", "error", "headers", "progress", "func_path", "unique_key", "owner"])
-async def test_s1_a_pickle_in_any_other_column_is_never_opened(database: Path, canary: Path, column: str) -> None:
+@pytest.mark.parametrize(
+    "column", ["result", "error", "headers", "progress", "func_path", "unique_key", "owner"]
+)
+async def test_s1_a_pickle_in_any_other_column_is_never_opened(
+    database: Path, canary: Path, column: str
+) -> None:
     async with SQLiteStorage(database) as storage:
         for payload in pickled(canary)[:4]:
             task_id = await storage.enqueue(Task("a.b"))

@@ -94,7 +94,9 @@ def test_s19_a_name_that_forges_a_line_is_refused(field: str) -> None:
 
 
 @pytest.mark.parametrize("column", ["id", "func_path", "queue", "owner", "unique_key", "headers", "error"])
-async def test_s19_what_was_forged_in_the_store_is_one_line(database: Path, log: list[str], column: str) -> None:
+async def test_s19_what_was_forged_in_the_store_is_one_line(
+    database: Path, log: list[str], column: str
+) -> None:
     async with SQLiteStorage(database) as storage:
         for options in ({}, {"allow": ["nothing.*"]}):
             await plant(storage, **{column: f"{FORGED}{len(options)}"})

@@ -1,4 +1,4 @@
-"""S5: what is too large or too deep is refused, at the producer and at the worker, soon and in little memory."""
+"""S5: what is too large or too deep is refused, at the producer and at the worker, in little memory."""
 
 import os
 import sys
@@ -38,6 +38,18 @@ async def test_s5_bombs_in_the_store_fail_and_hurt_nobody(database: Path) -> Non
             assert result is not None
             assert result.result == 3
         await storage.list_tasks()  # showing them hurts nobody either
+
+
+async def test_s5_a_payload_over_the_limit_is_not_opened(database: Path) -> None:
+    """It is in order, and would run; but no producer of ours was allowed to write it."""
+    async with SQLiteStorage(database) as storage:
+        large = storage.serializer.dump_call(None, ("x" * (2 << 20),), {})
+        task_id = await plant(storage, payload=large)
+        async with AsyncWorkerPool(storage):
+            result = await storage.wait_result(task_id, 20)
+        assert result is not None
+        assert result.error is not None
+        assert (result.status, result.error.kind) == (TaskStatus.FAILED, "undecodable")
 
 
 MEASURED = """

@@ -118,7 +118,12 @@ def statements(storage: SQLiteStorage) -> Iterator[list[str]]:
         def __getattr__(self, name: str) -> Any:
             return getattr(self._conn, name)
 
-    places = [(engine, "_writer"), (engine, "_reader"), (engine._write_rows, "conn"), (engine._read_rows, "conn")]
+    places = [
+        (engine, "_writer"),
+        (engine, "_reader"),
+        (engine._write_rows, "conn"),
+        (engine._read_rows, "conn"),
+    ]
     real = [(owner, name, getattr(owner, name)) for owner, name in places]
     for owner, name, conn in real:
         setattr(owner, name, Noting(conn))

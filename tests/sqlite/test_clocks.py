@@ -1,4 +1,4 @@
-"""Leases count on the host's steady clock: neither a changed wall clock nor a restart of the machine fools them."""
+"""Leases count on the host's steady clock: neither a changed wall clock nor a restart fools them."""
 
 import sqlite3
 from contextlib import closing

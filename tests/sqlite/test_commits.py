@@ -1,4 +1,4 @@
-"""One writer thread: it commits together what has queued up, and outlives everything that goes wrong in it."""
+"""One writer thread: it commits together what has queued up, and outlives what goes wrong in it."""
 
 import asyncio
 import sqlite3
@@ -13,6 +13,7 @@ from msgspec.structs import force_setattr
 from omniq import Task
 from omniq.errors import IdConflict, OmniqError, PayloadTooLarge, UnserializableArgument
 from omniq.storage import SQLiteStorage
+from omniq.storage.rows import Rows
 from omniq.task import Claim, Settlement, TaskStatus
 from tests.faults.statements import contents
 
@@ -25,7 +26,7 @@ def counted(storage: SQLiteStorage) -> Iterator[Counter[str]]:
     conn = storage._engine._writer
 
     def on_statement(sql: str) -> None:
-        words[sql.split()[0].upper()] += 1
+        words[sql.split(maxsplit=1)[0].upper()] += 1
 
     conn.set_trace_callback(on_statement)
     yield words
@@ -100,6 +101,27 @@ async def test_one_bad_call_among_many_fails_alone(database: Path) -> None:
                 with pytest.raises(kind):
                     await storage.enqueue(wrong)  # and alone
         assert await storage.verify() == []
+
+
+async def test_a_half_done_call_that_raises_leaves_nothing(database: Path) -> None:
+    """Alone, and among others that share its commit."""
+
+    def half_done(rows: Rows) -> None:
+        rows.set_paused("mail", True)
+        raise ValueError("half done")
+
+    async with SQLiteStorage(database) as storage:
+        with pytest.raises(ValueError, match="half done"):
+            await storage._write(half_done)
+        assert await storage.paused() == set()
+        answers = await asyncio.gather(
+            *(storage._write(half_done) for _ in range(3)),
+            storage.pause("other"),
+            storage._write(half_done),
+            return_exceptions=True,
+        )
+        assert [type(answer) for answer in answers].count(ValueError) == 4
+        assert await storage.paused() == {"other"}
 
 
 def unwritable() -> Task:

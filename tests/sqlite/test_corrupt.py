@@ -1,4 +1,4 @@
-"""Rows that make no sense: the good ones go on, nothing that is there is thrown away, and somebody is told."""
+"""Rows that make no sense: the good ones go on, nothing is thrown away, and somebody is told."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a claim costs does not grow with what cannot run. Counted in SQLite's own steps, so no clock is needed."""
+"""What a claim costs does not grow with what cannot run. Counted in SQLite's own steps, without a clock."""
 
 import sqlite3
 from collections.abc import Callable, Iterator

@@ -145,8 +145,8 @@ async def test_the_applications_own_database_can_be_used(database: Path) -> None
     assert {name for name in tables if not name.startswith("omniq_")} == {"orders"}
 
 
-# A program that is nobody in particular, so that a mode means something also when the tests run as root. What it
-# imports it imports before, because nobody may not be able to read where Python is installed.
+# A program that is nobody in particular, so that a mode means something also when the tests run as root.
+# What it imports it imports before, because nobody may not be able to read where Python is installed.
 AS_NOBODY = """
 import asyncio, os, sys
 from omniq import Task

@@ -7,13 +7,13 @@ from omniq import TaskStatus
 from omniq.storage import SQLiteStorage
 from tests.faults.processes import Field, eventually
 
-# The parent works, forks, and works on; the child works too, by the blocking face and by a storage of its own.
+# The parent works, forks, and works on; so does the child, by the blocking face and by its own storage.
 FORKING = """
 import asyncio, os, sys, warnings
 from omniq import OmniQ, Task
 from omniq.storage import SQLiteStorage
 
-warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forking with threads; that is the point
+warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, which is the point here
 path, how = sys.argv[1:]
 q = OmniQ(SQLiteStorage(path))
 

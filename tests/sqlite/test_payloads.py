@@ -1,4 +1,4 @@
-"""Arguments and results of every size: small ones in the row, large ones beside it, too large ones refused."""
+"""Arguments and results of every size: in the row, beside it, and too large."""
 
 import sqlite3
 from contextlib import closing
@@ -89,7 +89,7 @@ async def test_a_result_over_the_limit_is_a_failure_that_says_so(database: Path)
         assert (found.status, found.error.kind) == (TaskStatus.FAILED, "unserializable")
 
 
-async def test_a_payload_that_lost_its_side_is_told_by_verify_and_does_not_stop_the_rest(
+async def test_a_payload_that_lost_its_side_is_told_and_stops_nobody(
     database: Path,
 ) -> None:
     async with SQLiteStorage(database) as storage:

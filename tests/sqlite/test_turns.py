@@ -1,4 +1,4 @@
-"""Processes write in turns. A turn only orders: whoever keeps it, by accident or by force, stops nobody for good."""
+"""Processes write in turns. A turn only orders: whoever keeps it stops nobody for good."""
 
 import asyncio
 import signal

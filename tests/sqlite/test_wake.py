@@ -1,4 +1,4 @@
-"""Sleeping and being woken: across processes by datagrams, without them by looking, and never too late by much."""
+"""Sleeping and being woken: across processes by datagrams, without them by looking now and then."""
 
 import asyncio
 import os

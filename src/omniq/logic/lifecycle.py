@@ -185,8 +185,8 @@ def answer(task: StoredTask | None, history: list[Run], settlement: Settlement) 
     if task is None:
         return Answer.STALE
     epoch = settlement.task.epoch
-    if settlement.action is Action.SUCCEED and task.status is TaskStatus.SUCCESS:
-        return Answer.ALREADY if task.epoch == epoch else Answer.STALE
+    if settlement.action is Action.SUCCEED and task.status is TaskStatus.SUCCESS and task.epoch == epoch:
+        return Answer.ALREADY
     wanted = {_OUTCOMES[settlement.action]}
     if settlement.action is not Action.SUCCEED:
         wanted.add(RunOutcome.CANCELLED)

@@ -174,7 +174,12 @@ class BaseStorage(ABC):
         Order: priority (9 first), then eta (a task without one counts from when it was enqueued), then
         order of enqueueing. Due means PENDING, eta not after the store's clock, not expired, its queue
         asked for and not paused. No task goes to two callers, `epoch` rises by one, and the lease is
-        durable before return. Repeating a `claim_id` gives those of its tasks that still run again.
+        durable before return. Repeating a `claim_id` gives those of its tasks that still run again, also
+        while the first call is under way, for as long as the claim's lease lasts.
+
+        Fewer than `limit` does not say that nothing is due: a store may have met expired tasks, and whether
+        what a call puts back is handed out by the same call is left open. Then the next `wait` returns at
+        once. A row that cannot be read is reported and passed over. At most one settlement for an epoch.
         """
         answers = await self._settle_one_by_one(settlements)
         if claim is None or Answer.UNSENT in answers:

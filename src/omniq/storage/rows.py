@@ -180,7 +180,9 @@ class Rows(ABC):
                 raise DuplicateTask(f"unique key {shown(key)} is held by task {holder.id}", holder.id)
             if on_conflict == "replace":
                 arrived = lifecycle.arrive(task, now)
-                substitute = lifecycle.substitute(changed.get(holder.id, holder), arrived)
+                before = changed.get(holder.id, holder)
+                # It remembers what it was first enqueued with: an enqueue that is sent again finds itself.
+                substitute = replace(lifecycle.substitute(before, arrived), first_content=digest(before))
                 (new if holder.id in new else changed)[holder.id] = keys[key] = substitute
             return Enqueued(holder.id, created=False)
         fresh = lifecycle.arrive(task, now)
@@ -291,7 +293,7 @@ class Rows(ABC):
         for task in list(self.over(limit)):
             self.apply(lifecycle.lapse(task, now))
             ended += 1
-        for task in self.overdue(limit, now):
+        for task in self.overdue(limit - ended, now) if ended < limit else ():
             self.apply(Change(lifecycle.expire(task, now)))
             ended += 1
         return ended
@@ -359,6 +361,8 @@ class Rows(ABC):
 
 
 def digest(task: StoredTask) -> bytes:
-    """What makes two enqueues of one id the same call."""
+    """What makes two enqueues of one id the same call: what it was first enqueued with."""
+    if task.first_content is not None:
+        return task.first_content
     content = (task.func_path.encode(), task.queue.encode(), task.payload)
     return hashlib.blake2b(b"\x00".join(content), digest_size=16).digest()

@@ -28,13 +28,14 @@ _COLUMNS: Final = (
     "result_ttl, status, epoch, attempts, losses, owner, cancel_requested, error, progress, enqueued_at, "
     "started_at, finished_at, "
     "CASE WHEN result_status = 2 THEN coalesce(result, (SELECT result FROM omniq_result r "
-    "WHERE r.seq = t.seq)) END, result_status, result_at"
+    "WHERE r.seq = t.seq)) END, result_status, result_at, first_content"
 )
 SELECT: Final = f"SELECT {_COLUMNS} FROM omniq_task t "
 _WRITTEN: Final = (
     "func_path, payload, queue, priority, eta, due, expires_at, interval, timeout, max_retries, max_losses, "
     "unique_key, headers, on_failure, result_ttl, status, epoch, attempts, losses, owner, cancel_requested, "
-    "error, progress, enqueued_at, started_at, finished_at, result, result_status, result_at, prune_at"
+    "error, progress, enqueued_at, started_at, finished_at, result, result_status, result_at, "
+    "prune_at, first_content"
 )
 _N_WRITTEN: Final = _WRITTEN.count(",") + 1
 INSERT: Final = (
@@ -106,7 +107,7 @@ def read_task(row: tuple[Any, ...]) -> StoredTask:
     (seq, task_id, func_path, payload, queue, priority, eta, expires_at, interval, timeout) = row[:10]
     (max_retries, max_losses, unique_key, headers, on_failure, result_ttl, status, epoch) = row[10:18]
     (attempts, losses, owner, cancel_requested, error, progress, enqueued_at, started_at) = row[18:26]
-    (finished_at, result, result_status, result_at) = row[26:]
+    (finished_at, result, result_status, result_at, first_content) = row[26:]
     numbers = (priority, max_retries, max_losses, status, epoch, attempts, losses, enqueued_at)
     texts = (task_id, func_path, queue, on_failure)
     spans = (interval, timeout, result_ttl)
@@ -128,6 +129,7 @@ def read_task(row: tuple[Any, ...]) -> StoredTask:
             result,
             None if result_status is None else STATUSES[result_status],
             None if result_at is None else moment_of(result_at),
+            first_content,
             id=task_id,
             queue=queue,
             priority=priority,
@@ -205,6 +207,7 @@ def record_of(task: StoredTask, retention: Retention) -> tuple[Any, ...]:
         None if task.result_status is None else NUMBERS[task.result_status],
         maybe_micros(task.result_at),
         _prune_at(task, retention),
+        task.first_content,
     )
 
 

@@ -38,7 +38,8 @@ CREATE TABLE omniq_task (
   lease            INTEGER,
   boot             INTEGER,               -- the boot of the machine that the lease counts in
   claim_id         TEXT,
-  prune_at         INTEGER
+  prune_at         INTEGER,
+  first_content    BLOB                   -- digest of the call before it was replaced
 );
 
 CREATE UNIQUE INDEX omniq_task_id ON omniq_task (id);

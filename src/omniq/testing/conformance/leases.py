@@ -215,3 +215,14 @@ class Leases(FullCase):
         assert await self.claim() == []
         self.clock.set_wall(self.now() + timedelta(hours=2))
         assert len(await self.claim()) == 1
+
+    async def test_what_is_due_later_again_hides_nobody(self) -> None:
+        """The wall is set back: one task is ahead again, and one that is still due is handed out."""
+        self.needs_virtual_time()
+        await self.store.enqueue_many([Task(JOB, (number,), priority=9) for number in range(2)])
+        due = await self.put(eta=self.now() - timedelta(hours=3))
+        assert len(await self.claim()) == 1
+        self.clock.set_wall(self.now() - timedelta(hours=2))
+        assert [task.id for task in await self.claim(limit=5)] == [due]
+        await self.clock.advance(hours=2)
+        assert len(await self.claim(limit=5)) == 1

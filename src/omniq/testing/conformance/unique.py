@@ -62,6 +62,18 @@ class Unique(FullCase):
         task = await self.look(holder)
         assert (task.args, task.eta, task.attempts, task.epoch) == (("new",), None, 1, 1)
 
+    async def test_a_replaced_task_knows_the_enqueue_that_made_it(self) -> None:
+        """Its answer was lost, so it is sent again: it is no conflict, and brings nothing back."""
+        first = Task(JOB, ("old",), unique_key="k")
+        await self.store.enqueue(first)
+        await self.enqueue(Task(JOB, ("new",), unique_key="k"), on_conflict="replace")
+        await self.enqueue(Task(JOB, ("newer",), unique_key="k"), on_conflict="replace")
+        assert await self.enqueue(first) == [(first.id, False)]
+        assert (await self.look(first.id)).args == ("newer",)
+        await self.succeed(*await self.claim())
+        await self.store.delete(first.id)
+        assert await self.enqueue(first) == [(first.id, False)]
+
     async def test_replace_leaves_a_running_task_alone(self) -> None:
         holder = await self.holder_in("running")
         before = await self.snapshot()

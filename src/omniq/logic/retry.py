@@ -12,7 +12,7 @@ MAX_LOSS_DELAY_S = 3600.0
 
 
 class RetryPolicy(Struct, frozen=True):
-    """`base_s` doubled per attempt, up to a tenth more, never over `max_s`. Without `retries` it is one run."""
+    """`base_s` doubled per attempt, up to a tenth more, never over `max_s`; or no `retries` at all."""
 
     base_s: float = 1.0
     max_s: float = 3600.0

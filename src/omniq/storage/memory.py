@@ -133,8 +133,7 @@ class MemoryRows(Rows):
         heaps = [self._ready[name] for name in names if name in self._ready and name not in self._paused]
         found: dict[str, StoredTask] = {}
         while len(found) < limit:
-            # A wall clock that was set back may have made a task that was due before due later again.
-            heads = [heap for heap in heaps if self._clean(heap, found) and heap[0][1] <= now]
+            heads = [heap for heap in heaps if self._clean(heap, found, now)]
             if not heads:
                 break
             *_, task_id = heapq.heappop(min(heads))
@@ -149,13 +148,18 @@ class MemoryRows(Rows):
                 heap = self._ready.setdefault(task.queue, [])
                 heapq.heappush(heap, (-task.priority, due_at, seq, task_id))
 
-    def _clean(self, heap: list[tuple[int, datetime, int, str]], found: dict[str, StoredTask]) -> bool:
-        """Drop entries that no longer stand for a waiting task; says whether one is left."""
+    def _clean(
+        self, heap: list[tuple[int, datetime, int, str]], found: dict[str, StoredTask], now: datetime
+    ) -> bool:
+        """Drop entries that no longer stand for a due task; says whether one is left."""
         while heap:
-            _, due_at, _, task_id = heap[0]
-            if task_id not in found and self._waits(task_id, due_at):
+            _, due_at, seq, task_id = heap[0]
+            waits = task_id not in found and self._waits(task_id, due_at)
+            if waits and due_at <= now:
                 return True
             heapq.heappop(heap)
+            if waits:  # the wall clock was set back, so it is due later again
+                heapq.heappush(self._later, (due_at, seq, task_id))
         return False
 
     def _waits(self, task_id: str, due_at: datetime) -> bool:

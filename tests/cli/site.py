@@ -38,6 +38,14 @@ def doze(name, seconds=0.0):
     note("ENDED", name)
 
 @q.task
+async def hold(name):
+    note("BEGUN", name)
+    while not os.path.exists("go"):
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.2)  # what reached this loop before the file was made, it has heard by now
+    note("ENDED", name)
+
+@q.task
 async def block(name, seconds):
     note("BEGUN", name)
     time.sleep(seconds)  # on purpose: the whole loop stands still
@@ -197,6 +205,13 @@ async def until(
         if time.monotonic() >= give_up_at:
             raise AssertionError(f"not within {within_s:g} s: {what if isinstance(what, str) else what()}")
         await asyncio.sleep(EVERY_S)
+
+
+async def until_logged(worker: Worker, text: str) -> None:
+    async def logged() -> bool:
+        return text in worker.log
+
+    await until(logged, lambda: f"{text!r} in the log, which says:\n{worker.log}")
 
 
 async def until_begun(site: Site, name: str, times: int = 1) -> None:

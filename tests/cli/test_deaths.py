@@ -10,7 +10,7 @@ import pytest
 
 from omniq.cli.supervisor import next_pause_s
 from omniq.task import TaskStatus
-from tests.cli.site import Site, call, is_alive, running, until, until_begun, until_status
+from tests.cli.site import Site, call, is_alive, running, until, until_begun, until_logged, until_status
 
 
 async def test_the_tasks_of_a_killed_process_run_again_within_a_second(site: Site) -> None:
@@ -99,15 +99,12 @@ async def test_f12_two_commands_of_the_same_name_are_two_workers(site: Site) -> 
             workers = await store.workers()
             assert {worker.name for worker in workers} == {"worker"}
             assert len({worker.id for worker in workers}) == 2
-            first = [await store.enqueue(call("nap", "first", 0.3)) for _ in range(12)]
-            await until_begun(site, "first", 4)
+            first = [await store.enqueue(call("hold", "first")) for _ in range(8)]
+            await until_begun(site, "first", 8)  # both are full
             old.signal(signal.SIGTERM)
-
-            async def draining() -> bool:
-                return "signal again" in old.log
-
-            await until(draining, "the old one drains")
+            await until_logged(old, "signal again")
             second = [await store.enqueue(call("nap", "second", 0.05)) for _ in range(30)]
+            (site.folder / "go").touch()
             assert await old.ended() == 0
             tasks = await until_status(store, [*first, *second], TaskStatus.SUCCESS)
             assert {note.pid for note in site.notes("BEGUN", "second")} == {new_child}

@@ -9,6 +9,8 @@ import click
 import pytest
 
 from omniq.cli import main
+from omniq.cli.application import load
+from omniq.cli.errors import CommandFailed
 from omniq.cli.group import OmniqGroup
 from tests.cli.site import Site
 
@@ -66,18 +68,42 @@ def test_what_is_refused_before_anything_starts(
 
 
 @pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("missing:q", ["No module named 'missing'", "looked in", "{folder}"]),
+        ("missing.deeper:q", ["No module named 'missing'", "looked in"]),
+        ("bad_line:q", ["ZeroDivisionError", "bad_line.py, line 2"]),
+        ("bad_import:q", ["nothing_of_that_name", "bad_import.py, line 1"]),
+        ("bad_syntax:q", ["SyntaxError", "bad_syntax.py", "line 1"]),
+        ("leaves:q", ["SystemExit"]),
+        ("noisy:q", ["ValueError"]),
+        ("empty:q", ["empty.py has no q"]),
+        ("elsewhere:q", ["elsewhere:q is 7", "elsewhere:app"]),
+        ("elsewhere:q.deeper", ["has no q.deeper"]),
+        ("queue:q", ["queue.py has no q", "{folder}/queue.py", "another name"]),
+    ],
+)
+def test_why_an_application_cannot_be_loaded(
+    site: Site, monkeypatch: pytest.MonkeyPatch, path: str, words: list[str]
+) -> None:
+    for name, source in MODULES.items():
+        (site.folder / f"{name}.py").write_text(source, encoding="utf-8")
+    monkeypatch.chdir(site.folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    with pytest.raises(CommandFailed) as failed:
+        load(path)
+    assert failed.value.exit_code == 2
+    for word in words:
+        assert word.format(folder=site.folder) in str(failed.value)
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["missing:q"], 2, ["No module named 'missing'", "looked in", "{folder}"]),
-        (["missing.deeper:q"], 2, ["No module named 'missing'", "looked in"]),
-        (["bad_line:q"], 2, ["ZeroDivisionError", "bad_line.py, line 2"]),
-        (["bad_import:q"], 2, ["nothing_of_that_name", "bad_import.py, line 1"]),
-        (["bad_syntax:q"], 2, ["SyntaxError", "bad_syntax.py", "line 1"]),
-        (["leaves:q"], 2, ["SystemExit"]),
+        (["missing:q"], 2, ["No module named 'missing'", "looked in"]),
         (["noisy:q"], 2, ["ValueError"]),
         (["empty:q", "--processes", "3"], 2, ["empty.py has no q"]),
-        (["elsewhere:q"], 2, ["elsewhere:q is 7", "elsewhere:app"]),
-        (["queue:q"], 2, ["queue.py has no q", "{folder}/queue.py", "another name"]),
         (["jobs:q", "--url", "sqlite:///none/jobs.db"], 1, ["there is no folder"]),
         (["jobs:q", "--url", "sqlite:///jobs.py"], 1, ["not a SQLite database"]),
     ],
@@ -90,7 +116,7 @@ def test_an_application_or_store_that_cannot_be_used(
         (site.folder / f"{name}.py").write_text(source, encoding="utf-8")
     ended = site.run("worker", *arguments)
     assert ended.returncode == code, ended.stderr
-    check_complaint((ended.stdout, ended.stderr), [word.format(folder=site.folder) for word in words])
+    check_complaint((ended.stdout, ended.stderr), words)
 
 
 def check_complaint(outputs: tuple[str, str], words: list[str]) -> None:

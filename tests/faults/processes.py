@@ -121,12 +121,24 @@ class Field:
         return child
 
     def worker(
-        self, *, point: str | None = None, nth: int = 1, grace_s: float | None = None, **options: Any
+        self,
+        *,
+        point: str | None = None,
+        nth: int = 1,
+        grace_s: float | None = None,
+        busy_timeout_s: float = 5.0,
+        **options: Any,
     ) -> Child:
         """A worker; it says READY when it runs."""
-        options = {"lease": 1.0, "poll_interval": 0.2, **options}
-        config = {"database": str(self.database), "point": point, "nth": nth, "grace_s": grace_s}
-        return self.run("tests.faults.worker", {**config, "options": options})
+        config = {
+            "database": str(self.database),
+            "point": point,
+            "nth": nth,
+            "grace_s": grace_s,
+            "busy_timeout_s": busy_timeout_s,
+            "options": {"lease": 1.0, "poll_interval": 0.2, **options},
+        }
+        return self.run("tests.faults.worker", config)
 
     async def enqueue(self, storage: SQLiteStorage, body: str, *args: Any, **options: Any) -> str:
         """Enqueue a call of one of the bodies, and note that the store has it."""

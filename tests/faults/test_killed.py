@@ -99,6 +99,7 @@ async def first_run(field: Field, task_id: str, pid: int) -> float:
     return (await eventually(begun))[0]
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("point", ["claimed", "running"])
 async def test_a_killed_workers_task_runs_again_within_a_second(field: Field, point: str) -> None:
     """By its lock file, however young the worker was: the lease would take half a minute."""
@@ -115,6 +116,7 @@ async def test_a_killed_workers_task_runs_again_within_a_second(field: Field, po
         assert again_at - ready_at < 1.0
 
 
+@pytest.mark.quiet
 async def test_a_living_worker_takes_over_within_a_second(field: Field) -> None:
     async with SQLiteStorage(field.database) as storage:
         task_id = await field.enqueue(storage, "until_file", str(field.folder / "go"))

@@ -41,6 +41,7 @@ async def run_longer_than_its_lease(field: Field, lease_s: float) -> None:
         assert len(renewals) >= 25
 
 
+@pytest.mark.quiet
 async def test_f2_a_run_of_ten_leases_is_one_run(field: Field) -> None:
     await run_longer_than_its_lease(field, lease_s=0.4)
 
@@ -168,7 +169,7 @@ async def test_f3_a_zombies_heartbeat_revives_nothing(field: Field) -> None:
 
 async def test_f15_a_blocked_loop_loses_no_lease(field: Field) -> None:
     """The renewal is not on the loop that a body blocks for five leases; its neighbour loses nothing."""
-    lease_s = 0.5
+    lease_s = 0.8
     async with SQLiteStorage(field.database) as storage:
         neighbour = await field.enqueue(storage, "nap", 0.1)
         blocker = await field.enqueue(storage, "block_the_loop", 5 * lease_s)

@@ -25,6 +25,7 @@ from omniq import AsyncWorkerPool
 from omniq.errors import WorkerStuck
 from omniq.storage import SQLiteStorage
 from omniq.storage.base import Claimed
+from omniq.storage.sqlite import engine
 from omniq.task import Action, Answer, Claim, Held, Renewal, Settlement
 from tests.faults.ledger import own_ledger
 
@@ -87,6 +88,8 @@ class KilledPool(AsyncWorkerPool):
 async def main(config: dict[str, Any]) -> int:
     trigger = Trigger(config.get("point"), config.get("nth", 1))
     KilledStorage.trigger = KilledPool.trigger = trigger
+    if "busy_timeout_s" in config:
+        engine.BUSY_TIMEOUT_S = config["busy_timeout_s"]  # type: ignore[misc]
     pool = KilledPool(KilledStorage(config["database"]), **config.get("options", {}))
     await pool.start()
     stop_on_signals(pool, config.get("grace_s"))

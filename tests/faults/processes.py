@@ -126,7 +126,8 @@ class Field:
         point: str | None = None,
         nth: int = 1,
         grace_s: float | None = None,
-        busy_timeout_s: float = 5.0,
+        busy_timeout_s: float | None = None,
+        late_upkeep: bool = False,
         **options: Any,
     ) -> Child:
         """A worker; it says READY when it runs."""
@@ -136,6 +137,7 @@ class Field:
             "nth": nth,
             "grace_s": grace_s,
             "busy_timeout_s": busy_timeout_s,
+            "late_upkeep": late_upkeep,
             "options": {"lease": 1.0, "poll_interval": 0.2, **options},
         }
         return self.run("tests.faults.worker", config)

@@ -96,7 +96,7 @@ async def first_run(field: Field, task_id: str, pid: int) -> float:
     async def begun() -> list[float]:
         return [run.at for run in field.ledger.runs(task_id) if run.pid == pid]
 
-    return (await eventually(begun))[0]
+    return (await eventually(begun, within_s=15))[0]
 
 
 @pytest.mark.quiet
@@ -105,7 +105,7 @@ async def test_a_killed_workers_task_runs_again_within_a_second(field: Field, po
     """By its lock file, however young the worker was: the lease would take half a minute."""
     async with SQLiteStorage(field.database) as storage:
         task_id = await field.enqueue(storage, "nap", 0.0)
-        doomed = field.worker(lease=30.0, point=point)
+        doomed = field.worker(lease=30.0, point=point, late_upkeep=True)
         assert doomed.wait() == -signal.SIGKILL
         heir = field.worker(lease=30.0)
         ready_at = float(heir.line("READY").split()[-1])

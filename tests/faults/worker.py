@@ -26,10 +26,11 @@ from omniq.errors import WorkerStuck
 from omniq.storage import SQLiteStorage
 from omniq.storage.base import Claimed
 from omniq.storage.sqlite import engine
-from omniq.task import Action, Answer, Claim, Held, Renewal, Settlement
+from omniq.task import Action, Answer, Claim, Held, Renewal, Settlement, WorkerInfo
 from tests.faults.ledger import own_ledger
 
 POINTS = ("claimed", "starting", "running", "ended", "settled")
+LATE_S = 60.0
 STUCK = 3  # what the program exits with when every slot is stuck
 
 
@@ -52,6 +53,7 @@ class KilledStorage(SQLiteStorage):
     """A storage that passes the points on its way, and notes each renewal before it is asked for."""
 
     trigger = Trigger(None, 0)
+    late_upkeep = False
 
     async def exchange(
         self, settlements: Sequence[Settlement], claim: Claim | None = None
@@ -71,7 +73,15 @@ class KilledStorage(SQLiteStorage):
         return await super().renew(worker, lease, holding)
 
     def clone(self) -> "KilledStorage":
-        return KilledStorage(self.path, durability=self.durability)
+        """Made for the upkeep, in another thread. It can be made late, which it may be at any time."""
+        kind = LateStorage if self.late_upkeep else KilledStorage
+        return kind(self.path, durability=self.durability)
+
+
+class LateStorage(KilledStorage):
+    async def beat(self, worker: WorkerInfo) -> None:
+        await asyncio.sleep(LATE_S)
+        await super().beat(worker)
 
 
 class KilledPool(AsyncWorkerPool):
@@ -88,7 +98,8 @@ class KilledPool(AsyncWorkerPool):
 async def main(config: dict[str, Any]) -> int:
     trigger = Trigger(config.get("point"), config.get("nth", 1))
     KilledStorage.trigger = KilledPool.trigger = trigger
-    if "busy_timeout_s" in config:
+    KilledStorage.late_upkeep = config["late_upkeep"]
+    if config["busy_timeout_s"] is not None:
         engine.BUSY_TIMEOUT_S = config["busy_timeout_s"]  # type: ignore[misc]
     pool = KilledPool(KilledStorage(config["database"]), **config.get("options", {}))
     await pool.start()

@@ -76,6 +76,17 @@ async def test_what_comes_between_the_claim_and_the_sleep_wakes_us_too(field: Fi
             assert await storage.claim("ann")
 
 
+async def test_what_is_enqueued_beside_the_claim_wakes_us_too(database: Path) -> None:
+    """The claim has looked, but its answer is not here yet: that is the moment when a wake-up gets lost."""
+    async with SQLiteStorage(database, durability="relaxed") as storage, storage.clone() as producer:
+        for _ in range(100):
+            claims, task_id = await asyncio.gather(storage.claim("ann"), producer.enqueue(Task("a.b")))
+            if not claims:
+                assert await woken(storage) < 5.0
+                claims = await storage.claim("ann")
+            assert [claim.id for claim in claims] == [task_id]
+
+
 async def test_a_result_wakes_who_waits_for_it_in_another_process(field: Field) -> None:
     async with SQLiteStorage(field.database) as storage:
         task_id = await storage.enqueue(Task("tests.faults.bodies.nap", (0.2,)))

@@ -49,6 +49,7 @@ class Quarantine:
     def __init__(self, is_served: Callable[[], bool]) -> None:
         self._is_served = is_served
         self._waiting: deque[tuple[BaseStorage, Task]] = deque()
+        self._arrived = asyncio.Event()
 
     async def admit(self, storage: BaseStorage, held: list[Held]) -> None:
         """Keep back those of `held`, just released, that would not survive another death."""
@@ -62,18 +63,24 @@ class Quarantine:
             moments = (free_at + timedelta(seconds=n * ALONE_FOR_S) for n in range(len(suspects)))
             await asyncio.gather(*(_reschedule(storage, *one) for one in zip(suspects, moments, strict=True)))
             self._waiting += [(storage, task) for task in suspects]
+            self._arrived.set()
 
     async def run(self) -> None:
         """Let them out, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_EVERY_S if self._waiting else LOOK_EVERY_S * 10)
-            if self._waiting and self._is_served():
-                storage, task = self._waiting.popleft()
-                try:
-                    await _reschedule(storage, task, datetime.now(UTC))
-                    await self._until_over(storage, task)
-                except OmniqError as exc:
-                    logger.error("cannot let task {} run: {}", task.id, exc)
+            await self._arrived.wait()
+            self._arrived.clear()
+            while self._waiting:
+                if self._is_served():
+                    await self._let_out(*self._waiting.popleft())
+                await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _let_out(self, storage: BaseStorage, suspect: Task) -> None:
+        try:
+            await _reschedule(storage, suspect, datetime.now(UTC))
+            await self._until_over(storage, suspect)
+        except OmniqError as exc:
+            logger.error("cannot let task {} run: {}", suspect.id, exc)
 
     async def _until_over(self, storage: BaseStorage, suspect: Task) -> None:
         give_up_at = time.monotonic() + ALONE_FOR_S

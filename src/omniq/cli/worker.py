@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, Final
 
@@ -11,7 +12,19 @@ from omniq.cli.errors import CommandFailed
 from omniq.cli.group import OmniqCommand, debugging
 
 LEVELS: Final = ("debug", "info", "warning", "error")
-POSITIVE: Final = click.FloatRange(min=0, min_open=True)
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds that somebody could wait for."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is no number of seconds.", param, ctx)
+        return seconds
+
+
+POSITIVE: Final = Seconds(min=0, min_open=True)
 
 
 def _app_path(_: click.Context, __: click.Parameter, value: str) -> str:
@@ -61,7 +74,7 @@ def _queue_names(_: click.Context, __: click.Parameter, value: str | None) -> tu
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=25.0,
     show_default=True,
     metavar="SECONDS",

@@ -344,12 +344,24 @@ REMEMBERED = [
         ("tests/sqlite/test_payloads.py",),
     ),
     Mutant(
-        "a wake-up between the claim and the sleep is lost",
-        "storage/embedded.py",
-        "        if claim is not None:\n            self._next_due = next_due\n",
-        "        if claim is not None:\n            self._next_due = next_due\n            self._listener.due.clear()\n",
+        "what was heard during the claim is forgotten",
+        "storage/sqlite/__init__.py",
+        "        return await super().exchange(settlements, claim)\n",
+        "        answers = await super().exchange(settlements, claim)\n"
+        '        if self._listener is not None and "due" in self._ears:\n'
+        '            self._ears["due"].drain()\n'
+        "            self._listener.due.clear()\n"
+        "        return answers\n",
         ("tests/sqlite/test_wake.py",),
         "beside_the_claim",
+    ),
+    Mutant(
+        "nobody listens before the first sleep",
+        "storage/sqlite/__init__.py",
+        '            ear = self._ear("due")\n            if ear is None:\n',
+        '            ear = self._ears.get("due")\n            if ear is None:\n',
+        ("tests/sqlite/test_wake.py",),
+        "between_the_claim",
     ),
     Mutant(
         "nobody in another process is woken",

@@ -118,7 +118,7 @@ async def test_s19_what_a_body_says_is_one_line(database: Path, log: list[str]) 
 
     Bad.__qualname__ = Bad.__name__ = FORGED.replace("\x00", "")
 
-    @q.task(name="app.shout", max_retries=1, retry_delay=0.01)
+    @q.task(name="app.shout", max_retries=1)
     async def shout() -> None:
         raise Bad(FORGED)
 

@@ -29,7 +29,7 @@ NONSENSE: list[tuple[str, Any]] = [
     ("expires_at", "soon"),
     ("enqueued_at", "once"),
     ("result_status", 17),
-    ("func_path", 5),
+    ("func_path", "5"),
     ("func_path", b"a.b"),
     ("payload", "text"),
     ("payload", 5),

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import pytest
 
 from omniq import AsyncWorkerPool, Task
 from omniq.storage import SQLiteStorage
+from omniq.storage.rows import Rows
 from omniq.storage.sqlite.beside import Beside, Ear
 from omniq.task import Settlement
 from tests.faults.processes import Child, Field, eventually
@@ -78,13 +80,24 @@ async def test_what_comes_between_the_claim_and_the_sleep_wakes_us_too(field: Fi
 
 async def test_what_is_enqueued_beside_the_claim_wakes_us_too(database: Path) -> None:
     """The claim has looked, but its answer is not here yet: that is the moment when a wake-up gets lost."""
-    async with SQLiteStorage(database, durability="relaxed") as storage, storage.clone() as producer:
-        for _ in range(100):
-            claims, task_id = await asyncio.gather(storage.claim("ann"), producer.enqueue(Task("a.b")))
-            if not claims:
-                assert await woken(storage) < 5.0
-                claims = await storage.claim("ann")
-            assert [claim.id for claim in claims] == [task_id]
+    async with SQLiteStorage(database) as storage, storage.clone() as producer:
+        begun, go_on = threading.Event(), threading.Event()
+
+        def keep_busy(_: Rows) -> None:
+            begun.set()
+            assert go_on.wait(10)
+
+        busy = asyncio.create_task(producer._write(keep_busy))
+        await asyncio.to_thread(begun.wait, 10)
+        claiming = asyncio.create_task(storage.claim("ann"))
+        await asyncio.sleep(0)
+        enqueueing = asyncio.create_task(producer.enqueue(Task("a.b")))
+        await asyncio.sleep(0)
+        go_on.set()  # both wait for the writer, in this order, and share its next commit
+        assert await claiming == []
+        assert await woken(storage) < 5.0
+        await asyncio.gather(busy, enqueueing)
+        assert await storage.claim("ann")
 
 
 async def test_a_result_wakes_who_waits_for_it_in_another_process(field: Field) -> None:

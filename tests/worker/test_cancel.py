@@ -188,13 +188,14 @@ async def test_cancelled_before_its_first_step(bodies: Bodies, kind: str) -> Non
     def body() -> Any:
         return abody()
 
-    async with Answering() as store:
+    clock = VirtualClock()
+    async with Answering(clock=clock) as store:
         store.claimed = asyncio.Event()
         task_id = await store.enqueue(Task(bodies(abody if kind == "async" else body)))
-        pool = AsyncWorkerPool(store)
+        pool = AsyncWorkerPool(store, clock=clock)
         await pool.start()
         await store.claimed.wait()  # we run before the body's first step does
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(5):  # real seconds; the grace of the stop is virtual, and stands still
             await pool.stop(cancel_in_flight=True)
         task = await task_of(store, task_id)
     assert kind != "async" or started == []

@@ -7,12 +7,10 @@ import sys
 import traceback
 from importlib import import_module
 from types import ModuleType
-from urllib.parse import quote
 
 from omniq.app import OmniQ
 from omniq.cli.errors import EXIT_USAGE, CommandFailed
 from omniq.cli.wire import APP_PATH
-from omniq.storage.base import BaseStorage
 from omniq.task import shown
 
 
@@ -74,18 +72,3 @@ def _no_application(path: str, attribute: str, module: ModuleType, found: object
     if found is None:
         return f"{file} has no {attribute}; {hint}"
     return f"{path} is {shown(found)}, not an OmniQ; {hint}"
-
-
-def address_of(storage: BaseStorage) -> str | None:
-    """A URL under which another process finds the same data; None where there is none."""
-    from omniq.storage.sqlite import SQLiteStorage
-
-    if isinstance(storage, SQLiteStorage):
-        return f"sqlite:///{quote(str(storage.path))}"
-    return None
-
-
-def lives_in_one_process(storage: BaseStorage) -> bool:
-    from omniq.storage.memory import MemoryStorage
-
-    return isinstance(storage, MemoryStorage)

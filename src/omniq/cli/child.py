@@ -20,7 +20,7 @@ from loguru import logger
 
 from omniq.app import OmniQ
 from omniq.cli import log
-from omniq.cli.application import address_of, lives_in_one_process, load
+from omniq.cli.application import load
 from omniq.cli.errors import EXIT_FAILED, EXIT_USAGE, CommandFailed
 from omniq.cli.renewal import keep_renewing
 from omniq.cli.text import safe
@@ -82,14 +82,15 @@ def _prepare(start: Start, link: Link[Order]) -> AsyncWorkerPool:
     if plan.url is not None:
         app.use(plan.url)
     storage = app.storage()
-    if plan.processes > 1 and lives_in_one_process(storage):
+    can = storage.capabilities
+    if plan.processes > 1 and can.batched and not can.durable:  # a built-in store that is no store for two
         raise CommandFailed(
             f"{plan.app} keeps its tasks in memory, which other processes cannot see; "
             "write --processes 1, or give it a file: --url sqlite:///jobs.db",
             EXIT_USAGE,
         )
     pool = _pool(app, plan)
-    address = address_of(storage)
+    address = storage.url
     if address is not None:
         pool.supervised(start.identity)
     link.send(Found(address, *_kept(storage)))

@@ -110,6 +110,7 @@ class AsyncWorkerPool:
         self.id = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_task: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._starting = False
 
     # --- how it differs for those who embed it ---------------------------------------------------
@@ -170,6 +171,7 @@ class AsyncWorkerPool:
             self._identity or f"{self._name}@{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         )
         self._started_at: datetime = self._clock.now()
+        self._closing = None
         self._outbox: list[Settlement] = []
         self._strangers: list[Settlement] = []
         self._claims = 0  # numbers the claims of this worker; its id is nobody else's
@@ -214,7 +216,9 @@ class AsyncWorkerPool:
                 self._crew.abandon_all()
         # A stop that is itself cancelled leaves the bodies and their leases alone; the next one ends it.
         await asyncio.wait((loop_task,))
-        await self._close()
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="omniq-close")
+        await asyncio.shield(self._closing)  # whoever else stops meanwhile waits for the same end
         loop_task.result()
         self._crew.raise_if_stuck()
 
@@ -248,9 +252,6 @@ class AsyncWorkerPool:
         await self.stop()
 
     async def _close(self) -> None:
-        if self._loop_task is None:
-            return
-        self._loop_task = None
         self.running = False
         self._crew.close()
         await self._stop_upkeep()
@@ -261,6 +262,7 @@ class AsyncWorkerPool:
             logger.warning("could not say goodbye to the store: {!r}", exc)
         if self._opened_storage:
             await self.storage.close()
+        self._loop_task = None
         logger.info("worker stopped: {worker}", worker=self.id)
 
     def _stopped_for_good(self) -> bool:

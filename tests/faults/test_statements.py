@@ -178,7 +178,7 @@ async def test_f17_a_failing_statement_leaves_before_or_after(tmp_path: Path, na
             assert now in (before, after), f"between, after statement {nth} was {way}"
             await call(storage, verb, done=now == after)
             assert contents(storage.path) == after, f"statement {nth} was {way}: did not converge"
-            assert await storage.verify() == []
+        assert await storage.verify() == []
         assert 3 < nth < MOST_STATEMENTS - 1, "it failed nowhere, or never ran through"
 
 

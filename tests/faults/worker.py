@@ -87,12 +87,17 @@ class LateStorage(KilledStorage):
 class KilledPool(AsyncWorkerPool):
     trigger = Trigger(None, 0)
 
-    def _start(self, task: Claimed) -> None:
-        self.trigger.passes("starting")
-        super()._start(task)
-        assert self._loop is not None
-        # The coroutine of the body was scheduled before this, so it has begun by then.
-        self._loop.call_soon(self.trigger.passes, "running")
+    def _reset(self) -> None:
+        super()._reset()
+        start = self._crew.start
+
+        def start_and_pass(task: Claimed) -> None:
+            self.trigger.passes("starting")
+            start(task)
+            # The first step of the body was scheduled before this, so it has begun by then.
+            asyncio.get_running_loop().call_soon(self.trigger.passes, "running")
+
+        self._crew.start = start_and_pass  # type: ignore[method-assign]
 
 
 async def main(config: dict[str, Any]) -> int:

@@ -143,7 +143,7 @@ def tables(database: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(some=st.lists(texts, min_size=1, max_size=30))
 async def test_s6_no_text_becomes_part_of_a_statement(tmp_path: Path, name: str, some: list[str]) -> None:
     call = CALLS[name]

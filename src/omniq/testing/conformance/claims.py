@@ -94,6 +94,11 @@ class Claims(FullCase):
         assert await self.labels(queues=["b", "a"]) == ["b1", "a2", "a0", "b3"]
         assert await self.labels() == ["c4"]
 
+    async def test_several_queues_are_one_order_also_by_eta(self) -> None:
+        for queue, ticks in (("a", -1), ("b", -3), ("a", -4), ("b", -2)):
+            await self.put(f"{queue} {ticks}", queue=queue, eta=self.moment(ticks))
+        assert await self.labels() == ["a -4", "b -3", "b -2", "a -1"]
+
     async def test_a_queue_named_twice_gives_its_tasks_once(self) -> None:
         await self.put("one")
         await self.put("two")

@@ -64,7 +64,7 @@ def test_waiting_and_steering(app: Made) -> None:
         with pytest.raises(ResultTimeout, match=handle.id) as late:
             handle.result(timeout=0.1)
         assert isinstance(late.value, TimeoutError)
-        assert 0.1 <= time.monotonic() - begun < 5
+        assert 0.09 <= time.monotonic() - begun < 5  # a loop's timer may be a hair early
         with pytest.raises(ResultTimeout):
             handle.result(timeout=0)
         assert handle.cancel() is TaskStatus.CANCELLED

@@ -8,6 +8,7 @@ is killed a moment later has still said what it did:
     ENQ id              a producer was told that the task is stored
     RUN id epoch pid    a body has begun          END id epoch pid    a body is about to return
     RENEW pid           a worker asks for more time
+    STALE id epoch pid  a worker was told that its report came too late
     KILL point pid      a worker is about to kill itself at a named point
 """
 

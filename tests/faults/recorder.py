@@ -53,11 +53,16 @@ class Vfs(ctypes.Structure):
     ]
 
 
-Open = CFUNCTYPE(c_int, c_void_p, c_char_p, POINTER(File), c_int, c_void_p)
-Delete = CFUNCTYPE(c_int, c_void_p, c_char_p, c_int)
+# A name stays the pointer that it is: SQLite keeps more behind its end, which a copy would not have.
+Open = CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(File), c_int, c_void_p)
+Delete = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int)
 Write = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int64)
 Truncate = CFUNCTYPE(c_int, c_void_p, c_int64)
 Sync = CFUNCTYPE(c_int, c_void_p, c_int)
+
+
+def base_name(name: int) -> str:
+    return os.path.basename(ctypes.string_at(name).decode())
 
 
 class Recorder:
@@ -75,15 +80,15 @@ class Recorder:
         vfs = library.sqlite3_vfs_find(None).contents
         real_open, real_delete = Open(vfs.open), Delete(vfs.delete)
 
-        def on_open(this: int, name: bytes | None, file: Any, flags: int, out: int) -> int:
+        def on_open(this: int, name: int | None, file: Any, flags: int, out: int) -> int:
             code: int = real_open(this, name, file, flags, out)
             if code == 0 and name is not None:
-                self._names[ctypes.addressof(file.contents)] = os.path.basename(name.decode())
+                self._names[ctypes.addressof(file.contents)] = base_name(name)
                 file.contents.methods = ctypes.pointer(self._methods(file.contents.methods.contents))
             return code
 
-        def on_delete(this: int, name: bytes, sync_folder: int) -> int:
-            self.ops.append(Op("delete", os.path.basename(name.decode())))
+        def on_delete(this: int, name: int, sync_folder: int) -> int:
+            self.ops.append(Op("delete", base_name(name)))
             return int(real_delete(this, name, sync_folder))
 
         opener, deleter = Open(on_open), Delete(on_delete)

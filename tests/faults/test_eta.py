@@ -6,8 +6,6 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pytest
-
 from omniq import TaskStatus
 from omniq.storage import SQLiteStorage
 from omniq.task import Settlement, StoredTask, Task
@@ -54,7 +52,6 @@ async def run_until(
             await clock.advance(max(0.001, (min(next_due, end) - clock.now()).total_seconds()))
 
 
-@pytest.mark.quiet
 async def test_f4_an_eta_of_five_leases_over_a_restart_of_all_workers(field: Field) -> None:
     lease_s, poll_s = 0.4, 0.2
     async with SQLiteStorage(field.database) as storage:

@@ -72,14 +72,13 @@ async def stopped_between_writes(worker: Child, database: Path) -> bool:
 class Zombie:
     """Worker A is stopped with a task in its hands; worker B takes it over; A wakes up and goes on."""
 
-    def __init__(self, field: Field, body: str, lease_s: float) -> None:
-        self.field, self.body, self.lease_s = field, body, lease_s
+    def __init__(self, field: Field, body: str, lease_s: float, *, late_upkeep: bool = False) -> None:
+        self.field, self.body, self.lease_s, self.late_upkeep = field, body, lease_s, late_upkeep
         self.go = field.folder / "go"
 
     async def begin(self, storage: SQLiteStorage) -> None:
-        # As slow to look as to renew, so that its report is sent before it learns that it lost the task.
         self.task_id = await self.field.enqueue(storage, self.body, str(self.go), max_retries=0)
-        self.a = self.field.worker(lease=self.lease_s, name="A")
+        self.a = self.field.worker(lease=self.lease_s, name="A", late_upkeep=self.late_upkeep)
         await begun(self.field, self.task_id, self.a)
         await eventually(lambda: stopped_between_writes(self.a, self.field.database))
         stopped_at = time.monotonic()
@@ -96,24 +95,29 @@ class Zombie:
 
 
 async def test_f3_a_zombie_that_finishes_first_changes_nothing(field: Field) -> None:
-    zombie = Zombie(field, "until_file", 0.6)
+    """Its upkeep hangs as well, so that nobody tells it: it reports, and is refused."""
+    zombie = Zombie(field, "until_file", 0.6, late_upkeep=True)
     async with SQLiteStorage(field.database) as storage:
         await zombie.begin(storage)
-        zombie.b.signal(signal.SIGSTOP)  # so that A is the first to finish
+        await eventually(lambda: stopped_between_writes(zombie.b, field.database))  # A is to be the first
         zombie.go.touch()
         zombie.a.signal(signal.SIGCONT)
-        # It ends as a zombie: its report is refused, or it learnt before that its task is not its own.
-        zombie.a.signal(signal.SIGTERM)
-        assert zombie.a.wait() == 0
+
+        async def refused() -> bool:
+            return len(field.ledger.entries("STALE")) == 1
+
+        await eventually(refused)
+        [stale] = field.ledger.entries("STALE")
+        assert stale.fields == (zombie.task_id, "1", str(zombie.a.pid))
+        zombie.a.kill()
         task = await storage.get_task(zombie.task_id)
         assert task is not None
-        assert not task.status.final, "the zombie's report was taken"
+        assert (task.status, task.epoch) == (TaskStatus.RUNNING, 2), "the zombie's report was taken"
         zombie.b.signal(signal.SIGCONT)
         await drained(storage, [zombie.task_id])
         result = await storage.get_result(zombie.task_id)
         assert result is not None
-        assert result.status is TaskStatus.SUCCESS
-        assert result.result != zombie.a.pid
+        assert (result.status, result.result) == (TaskStatus.SUCCESS, zombie.b.pid)
 
 
 @pytest.mark.parametrize("body", ["until_file", "until_file_then_fail", "until_file_then_snooze"])

@@ -66,7 +66,7 @@ async def weather(field: Field, duration_s: float, lease_s: float, kill_every_s:
 @pytest.mark.quiet
 @pytest.mark.bound(120)
 async def test_f27_many_processes_on_one_file(field: Field) -> None:
-    await weather(field, duration_s=12, lease_s=3.0, kill_every_s=4)
+    await weather(field, duration_s=10, lease_s=3.0, kill_every_s=3)
 
 
 @pytest.mark.soak

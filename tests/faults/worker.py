@@ -62,6 +62,9 @@ class KilledStorage(SQLiteStorage):
         if reports:
             self.trigger.passes("ended")
         answers, claims = await super().exchange(settlements, claim)
+        for report, answer in zip(settlements, answers, strict=True):
+            if answer is Answer.STALE:
+                own_ledger().write("STALE", report.task.id, report.task.epoch, os.getpid())
         if reports:
             self.trigger.passes("settled")
         if claims:

@@ -105,7 +105,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def work(
         self,
-        reports: list[tuple[int, bool, str, int]],
+        reports: list[tuple[int, str, str, int]],
         limit: int,
         worker: str,
         queues: list[str] | None,
@@ -128,11 +128,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert (answers, [(task.id, task.epoch) for task in claims]) == (told, taken)
         self.grants += [task for task in claims if isinstance(task, StoredTask)]
 
-    def _report(self, which: int, going_on: bool, how: str, delay_s: float) -> tuple[Report, Settlement]:
-        grants = (
-            [grant for grant in self.grants if self.model.runs(grant.id, grant.epoch)] if going_on else []
-        )
-        grant = (grants or self.grants)[-1 - which % len(grants or self.grants)]
+    def _report(self, which: int, whose: str, how: str, delay_s: float) -> tuple[Report, Settlement]:
+        grants = [grant for grant in self.grants if whose in ("any", self._standing(grant))] or self.grants
+        grant = grants[-1 - which % len(grants)]
         repeats = grant.interval is not None
         action = {
             "done": Action.REPEAT if repeats else Action.SUCCEED,
@@ -148,6 +146,12 @@ class StoreMachine(RuleBasedStateMachine):
         # Sometimes by the row that was handed out, sometimes by its number alone, as after a renewal.
         task = grant if which % 2 else Held(grant.id, grant.epoch)
         return report, Settlement(task, action, result, delay_s, error)
+
+    def _standing(self, grant: StoredTask) -> str:
+        row = self.model.rows.get(grant.id)
+        if row is None or row.status != "RUNNING":
+            return "over"
+        return "current" if row.epoch == grant.epoch else "zombie"
 
     def renew(self, worker: str, lease_s: float, which: int) -> None:
         """With everything that this worker ever had; and a claim whose answer was lost is asked again."""
@@ -189,7 +193,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.both(lambda: getattr(self.model, verb)(task_id), lambda: getattr(self.store, verb)(task_id))
 
     def _any_id(self, which: int) -> str:
-        return self.tasks[-1 - which % len(self.tasks)].id
+        """Half the time of a task that somebody has, or had: there is more to go wrong."""
+        ids = [one.id for one in (self.grants if which % 2 and self.grants else self.tasks)]
+        return ids[-1 - which // 2 % len(ids)]
 
     def touch(self, which: int, seconds: int, done: int) -> None:
         """Move a task, and say how far a run is, whether or not they still can."""

@@ -42,7 +42,7 @@ def compare(open_store: OpenStore, examples: int, steps: int) -> None:
 
 # Half a minute when all is well; the rest is for Hypothesis to find the shortest way to a difference.
 @pytest.mark.bound(600)
-@pytest.mark.parametrize(("open_store", "examples"), [(memory, 100), (sqlite, 40)])
+@pytest.mark.parametrize(("open_store", "examples"), [(memory, 100), (sqlite, 50)])
 def test_a_store_agrees_with_the_model(open_store: OpenStore, examples: int) -> None:
     compare(open_store, examples, 40)
 

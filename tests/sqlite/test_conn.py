@@ -1,6 +1,7 @@
 """`conn=`: an enqueue that belongs to the application's own transaction."""
 
 import asyncio
+import queue
 import sqlite3
 import threading
 import time
@@ -111,19 +112,32 @@ async def test_a_connection_to_another_file_is_refused(database: Path, tmp_path:
                 await storage.enqueue(Task("a.b"), conn=conn)
 
 
-async def test_a_closed_connection_and_one_of_another_thread_are_refused(
-    database: Path, app: sqlite3.Connection
-) -> None:
+async def test_a_closed_connection_is_refused(database: Path) -> None:
+    closed = sqlite3.connect(database)
+    closed.close()
     async with SQLiteStorage(database) as storage:
-        closed = sqlite3.connect(database)
-        closed.close()
-        made_elsewhere: list[sqlite3.Connection] = []
-        thread = threading.Thread(target=lambda: made_elsewhere.append(sqlite3.connect(database)))
+        with pytest.raises(OmniqError):
+            await storage.enqueue(Task("a.b"), conn=closed)
+
+
+async def test_a_connection_of_another_thread_is_refused(database: Path) -> None:
+    made: queue.Queue[sqlite3.Connection] = queue.Queue()
+    tried = threading.Event()
+
+    def keep_a_connection() -> None:
+        with closing(sqlite3.connect(database)) as conn:
+            made.put(conn)
+            tried.wait(10)
+
+    async with SQLiteStorage(database) as storage:
+        thread = threading.Thread(target=keep_a_connection)
         thread.start()
-        thread.join()
-        for conn in (closed, *made_elsewhere):
+        try:
             with pytest.raises(OmniqError):
-                await storage.enqueue(Task("a.b"), conn=conn)
+                await storage.enqueue(Task("a.b"), conn=made.get(timeout=10))
+        finally:
+            tried.set()
+            thread.join()
 
 
 @pytest.mark.bound(30)

@@ -12,7 +12,7 @@ import pytest
 from omniq import AsyncWorkerPool, Task, TaskStatus, context
 from omniq.task import RunOutcome
 from omniq.testing import VirtualClock
-from tests.worker.scene import Bodies, ended, running, turns, until
+from tests.worker.scene import Bodies, ended, omniq_threads, running, turns, until
 from tests.worker.stores import AnyStore, Five, Memory, result_of, task_of
 
 
@@ -186,8 +186,10 @@ async def test_cancelled_before_its_first_step(bodies: Bodies, kind: str) -> Non
         await asyncio.Event().wait()
 
     def body() -> Any:
+        made.set()
         return abody()
 
+    made = threading.Event()
     clock = VirtualClock()
     async with Answering(clock=clock) as store:
         store.claimed = asyncio.Event()
@@ -198,5 +200,9 @@ async def test_cancelled_before_its_first_step(bodies: Bodies, kind: str) -> Non
         async with asyncio.timeout(5):  # real seconds; the grace of the stop is virtual, and stands still
             await pool.stop(cancel_in_flight=True)
         task = await task_of(store, task_id)
+        if kind != "async":  # its thread goes on; what it made is closed when it arrives
+            await until(made.is_set)
+            await until(lambda: not [t for t in omniq_threads() if t.name == "omniq-0"])
+            await turns()
     assert kind != "async" or started == []
     assert (task.status, task.attempts, task.owner) == (TaskStatus.PENDING, 0, None)

@@ -248,6 +248,8 @@ class Threads:
                 try:
                     self._loop.call_soon_threadsafe(self._drain)
                 except RuntimeError:  # the loop has closed: nobody asks for this run any more
+                    if inspect.iscoroutine(result):
+                        result.close()
                     return
             del flight, result
 

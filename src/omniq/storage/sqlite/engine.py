@@ -97,18 +97,13 @@ class Engine:
         prepare_file(path)
         self._writes: SimpleQueue[Job | None] = SimpleQueue()
         self._reads: SimpleQueue[Job | None] = SimpleQueue()
-        with translated(path):
-            self._writer = self._connect()
-        self.beside = Beside(path)  # only beside what is a database
-        try:
-            with translated(path):
-                boot = prepare_schema(self._writer, self.beside.turn())
-                self._reader = self._connect()
-                self._checkpointer = self._connect()
-        except BaseException:
-            self.beside.close()
-            self._writer.close()
-            raise
+        with contextlib.ExitStack() as undo, translated(path):
+            self._writer = undo.enter_context(contextlib.closing(self._connect()))
+            self.beside = undo.enter_context(contextlib.closing(Beside(path)))  # only beside a database
+            boot = prepare_schema(self._writer, self.beside.turn())
+            self._reader = undo.enter_context(contextlib.closing(self._connect()))
+            self._checkpointer = self._connect()
+            undo.pop_all()  # all is well: nothing is to be undone
         self._write_rows = SQLiteRows(self._writer, clock, self.beside, boot)
         self._read_rows = SQLiteRows(self._reader, clock, self.beside, boot)
         self.boot = boot
@@ -127,12 +122,16 @@ class Engine:
         conn = sqlite3.connect(
             self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
-        conn.execute("PRAGMA journal_mode = WAL")
-        conn.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'fsync' else 'NORMAL'}")
-        # Nobody checkpoints but `_checkpoint`, under the write lock: SQLite before 3.51.3 can corrupt
-        # a file when a checkpoint meets another connection's restart of the log.
-        conn.execute("PRAGMA wal_autocheckpoint = 0")
-        conn.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+        try:
+            conn.execute("PRAGMA journal_mode = WAL")
+            conn.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'fsync' else 'NORMAL'}")
+            # Nobody checkpoints but `_checkpoint`, under the write lock: SQLite before 3.51.3 can corrupt
+            # a file when a checkpoint meets another connection's restart of the log.
+            conn.execute("PRAGMA wal_autocheckpoint = 0")
+            conn.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+        except BaseException:
+            conn.close()
+            raise
         return conn
 
     # --- from any thread -------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from omniq.calls import OptionsDict, TaskCall, TaskOptions, task_name
 from omniq.config import configured_url, default_file
 from omniq.errors import (
     InvalidOption,
-    NotFound,
     ResultTimeout,
     TaskCancelled,
     TaskFailed,
@@ -34,7 +33,7 @@ from omniq.registry import Resolver, Runnable, runnable_of
 from omniq.running import Context
 from omniq.serializer import MsgpackSerializer, Serializer
 from omniq.storage.base import BaseStorage
-from omniq.storage.batched import DAY_S, MAX_PAYLOAD_BYTES, BatchedStorage
+from omniq.storage.batched import DAY_S, MAX_PAYLOAD_BYTES, BatchedStorage, unknown
 from omniq.storage.url import open_storage, safe_url
 from omniq.task import (
     Duration,
@@ -239,11 +238,12 @@ class OmniQ:
     async def astorage(self) -> BaseStorage:
         """The storage of the running loop."""
         loop = asyncio.get_running_loop()
-        storage = self._by_loop.get(loop)
-        if storage is None:
-            self._drop_closed_loops()
-            storage = self._by_loop[loop] = self.storage().clone()
-            await storage.open()
+        with self._lock:
+            storage = self._by_loop.get(loop)
+            if storage is None:
+                self._drop_closed_loops()
+                storage = self._by_loop[loop] = self.storage().clone()
+        await storage.open()
         return storage
 
     def _drop_closed_loops(self) -> None:
@@ -422,7 +422,7 @@ class TaskHandle(Generic[T]):
     async def _status(self, storage: BaseStorage) -> TaskStatus:
         task = await storage.get_task(self.id)
         if task is None:
-            raise NotFound(f"no task {self.id!r} in this store: never enqueued here, deleted, or pruned")
+            raise unknown(self.id)
         return task.status
 
     async def aresult(self, timeout: Duration | None = None) -> T:
@@ -464,7 +464,9 @@ class TaskHandle(Generic[T]):
 
     async def _progress(self, storage: BaseStorage) -> tuple[float, float | None] | None:
         task = await storage.get_task(self.id)
-        return None if task is None else task.progress
+        if task is None:
+            raise unknown(self.id)
+        return task.progress
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r})"

@@ -74,7 +74,7 @@ class Crew:
         self._stuck_since: float | None = None
         self._progress: dict[str, tuple[int, float, float | None]] = {}
         self._deadlines = Deadlines(clock)
-        self._threads = Threads(slots, self._encode, self._thread_left)
+        self._threads = Threads(slots, self._encode)
 
     @property
     def in_flight(self) -> int:
@@ -96,7 +96,7 @@ class Crew:
     def start(self, task: Claimed) -> None:
         """Give a claimed task its slot and its body; what cannot run ends here."""
         context = Context(task.id, task.attempts + 1, task.epoch, self._note_progress)
-        flight = Flight(task, context, self._landed)
+        flight = Flight(task, context, self._landed, self._slot_left)
         self._flights[task.id] = flight
         runnable = self._prepare(flight)
         if runnable is None:
@@ -175,7 +175,7 @@ class Crew:
         self._log(settlement)
         self._settled(settlement)
 
-    def _thread_left(self, flight: Flight) -> None:
+    def _slot_left(self, flight: Flight) -> None:
         self._strays.discard(flight)
         if flight.ended:
             self._slot_freed()
@@ -223,12 +223,17 @@ class Crew:
     def raise_if_stuck(self) -> None:
         if self._all_outlived_their_timeout():
             raise WorkerStuck(
-                f"all {self._slots} slots are held by threads that went on after their timeout; "
+                f"all {self._slots} slots are held by bodies that went on after their time was over; "
                 "restart the process, or run such tasks with executor='process'"
             )
 
     def _all_outlived_their_timeout(self) -> bool:
-        return sum(flight.reason == "timeout" for flight in self._strays) >= self._slots
+        return sum(flight.reason in ("timeout", "lost") for flight in self._strays) >= self._slots
+
+    @property
+    def is_gone(self) -> bool:
+        """Its loop has closed without a stop: nobody runs anything here any more."""
+        return self._loop.is_closed()
 
     # --- from any thread -------------------------------------------------------------------------
 

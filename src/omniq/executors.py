@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Literal, cast
 
 from omniq.clock import Bell, Clock
-from omniq.errors import GiveUp, OmniqError, PayloadTooLarge, Retry, Snooze, UnserializableArgument
+from omniq.errors import GiveUp, PayloadTooLarge, Retry, Snooze, UnserializableArgument
 from omniq.registry import Runnable
 from omniq.running import Context, current
 from omniq.serializer import Serializer
@@ -40,6 +40,8 @@ Reason = Literal["timeout", "cancel", "stop", "lost"]
 MAX_MESSAGE_CHARS: Final = 4096
 MAX_TRACEBACK_CHARS: Final = 16384
 DEADLINE_GRAIN_S: Final = 0.05
+# After a body was cancelled: how long it may take to notice before its task goes on without it.
+CANCEL_GRACE_S: Final = 2.0
 
 
 class Flight:
@@ -55,14 +57,22 @@ class Flight:
         "kwargs",
         "occupied",
         "on_end",
+        "on_free",
         "reason",
         "runnable",
     )
 
-    def __init__(self, claim: Claimed, context: Context, on_end: Callable[[Flight, Outcome], None]) -> None:
+    def __init__(
+        self,
+        claim: Claimed,
+        context: Context,
+        on_end: Callable[[Flight, Outcome], None],
+        on_free: Callable[[Flight], None],
+    ) -> None:
         self.claim = claim
         self.context = context
         self.on_end = on_end
+        self.on_free = on_free  # a body that went on after its end has left its slot
         self.runnable: Runnable | None = None
         self.args: Sequence[Any] = ()
         self.kwargs: dict[str, Any] = {}
@@ -70,7 +80,7 @@ class Flight:
         self.reason: Reason | None = None
         self.ended = False
         self.deadline = 0  # its bucket among the deadlines
-        self.occupied = False  # a thread is still in it, ended or not
+        self.occupied = False  # a thread, or a coroutine that cannot be cancelled, is still in it
 
     @property
     def held(self) -> Held:
@@ -83,7 +93,17 @@ class Flight:
 
     def _body_gone(self, body: asyncio.Task[None]) -> None:
         # A task that is cancelled before its first step never runs: then this is its end.
+        if self.occupied:
+            self.occupied = False
+            self.on_free(self)
         if not self.ended:
+            broken = None if body.cancelled() else body.exception()
+            self.end(self.interrupted() if broken is None else failure(broken))
+
+    def outlived(self) -> None:
+        """The body goes on although it was cancelled: its task ends without it, its slot does not."""
+        if not self.ended:
+            self.occupied = True
             self.end(self.interrupted())
 
     def end(self, outcome: Outcome) -> None:
@@ -122,11 +142,11 @@ def describe(exc: BaseException, kind: ErrorKind = "error") -> TaskError:
     frames = exc.__traceback__.tb_next if exc.__traceback__ is not None else None
     try:
         text = "".join(traceback.format_exception(type(exc), exc, frames))
-    except Exception:  # a __str__ that raises must not hide the failure
+    except BaseException:  # a __str__ that raises must not hide the failure
         text = "".join(traceback.format_tb(frames))
     try:
         message = str(exc)
-    except Exception as worse:
+    except BaseException as worse:
         message = f"<its text could not be made: {type(worse).__name__}>"
     return TaskError(type(exc).__qualname__, _printable(message, MAX_MESSAGE_CHARS), _tail(text), kind)
 
@@ -156,7 +176,7 @@ def outcome_of(exc: BaseException) -> Outcome:
                 return failure(exc, final=True)
             case _:
                 return failure(exc)
-    except OmniqError as bad_signal:
+    except Exception as bad_signal:  # such as a Retry whose own __init__ forgot its delay
         return failure(bad_signal)
 
 
@@ -213,12 +233,9 @@ class Threads:
     more than most tasks.
     """
 
-    def __init__(
-        self, limit: int, encode: Callable[[Any], Outcome], on_free: Callable[[Flight], None]
-    ) -> None:
+    def __init__(self, limit: int, encode: Callable[[Any], Outcome]) -> None:
         self._limit = limit
         self._encode = encode
-        self._on_free = on_free
         self._loop = asyncio.get_running_loop()
         self._work: SimpleQueue[Flight | None] = SimpleQueue()
         self._ended: deque[tuple[Flight, Outcome | Awaitable[Any]]] = deque()
@@ -258,10 +275,10 @@ class Threads:
         current.set(flight.context)
         try:
             value = flight.runnable.func(*flight.args, **flight.kwargs)
+            # A sync function may return something to await; that belongs on the loop.
+            return value if inspect.isawaitable(value) else self._encode(value)
         except BaseException as exc:
             return outcome_of(exc)
-        # A sync function may return something to await; that belongs on the loop.
-        return value if inspect.isawaitable(value) else self._encode(value)
 
     def _drain(self) -> None:
         self._armed = False  # before the first is taken, or a completion could be left lying
@@ -269,7 +286,7 @@ class Threads:
             flight, result = self._ended.popleft()
             self._busy -= 1
             flight.occupied = False
-            self._on_free(flight)
+            flight.on_free(flight)
             if inspect.isawaitable(result):
                 self._await(flight, result)
             else:
@@ -322,6 +339,8 @@ class Deadlines:
         for bucket in sorted(due for due in self._buckets if due <= now):
             for flight in self._buckets.pop(bucket):
                 flight.interrupt("timeout")
+                if not flight.ended:
+                    self._clock.call_later(CANCEL_GRACE_S, flight.outlived)
         if self._buckets:
             self._arm(min(self._buckets))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from loguru import logger
 
 from omniq.errors import InvalidOption
+from omniq.task import check_progress
 
 if TYPE_CHECKING:
     from loguru import Logger
@@ -40,6 +41,7 @@ class Context:
 
     def progress(self, done: float, total: float | None = None) -> None:
         """Say how far this run is. Cheap: only the latest word is stored, about twice a second."""
+        check_progress(done, total)
         self._report(self.task_id, self.epoch, done, total)
 
     @property

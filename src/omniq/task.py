@@ -7,6 +7,7 @@ All of them are frozen and know nothing of clocks, stores or event loops.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
@@ -118,6 +119,12 @@ def count(value: int, name: str, *, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_COUNT:
         raise InvalidOption(f"{name} must be a whole number from {least}, not {value!r}")
     return value
+
+
+def check_progress(done: float, total: float | None) -> None:
+    for value in (done,) if total is None else (done, total):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise InvalidOption(f"progress takes finite numbers, such as progress(3, 10), not {shown(value)}")
 
 
 def queue_name(value: str) -> str:

@@ -14,9 +14,9 @@ from loguru import logger
 
 from omniq.clock import Clock, wait_for_event
 from omniq.crew import Crew
-from omniq.errors import OmniqError, StoreUnavailable
+from omniq.errors import CorruptRecord, OmniqError, StoreUnavailable
 from omniq.storage.base import BaseStorage
-from omniq.task import Held, WorkerInfo
+from omniq.task import Held, Settlement, WorkerInfo
 
 # Cancels are known, and the dead are noticed, within a second.
 LOOK_EVERY_S: Final = 0.5
@@ -71,6 +71,9 @@ class Upkeep:
             ("prune", PRUNE_EVERY_S, self._prune),
         ]
         while not self._stopping.is_set():
+            if self._crew.is_gone:
+                await self._try("farewell", self._farewell)
+                return
             for name, every_s, chore in chores:
                 if self._clock.monotonic() >= self._next.get(name, 0.0):
                     self._next[name] = self._clock.monotonic() + every_s
@@ -81,7 +84,7 @@ class Upkeep:
     async def _try(self, name: str, chore: Callable[[], Awaitable[None]]) -> None:
         try:
             await chore()
-        except StoreUnavailable as exc:
+        except (StoreUnavailable, TimeoutError) as exc:
             if self._answering_since is not None:
                 logger.warning("store away during {name}: {error}", name=name, error=str(exc))
             self._answering_since = None
@@ -105,7 +108,8 @@ class Upkeep:
         if not holding and self._storage.overrides("held") and not await self._storage.held(self._worker):
             self._renewed_at = before  # an idle worker has nothing to write
             return
-        renewal = await self._storage.renew(self._worker, self._lease_s, holding)
+        async with asyncio.timeout(self._lease_s):  # later it would be too late anyway
+            renewal = await self._storage.renew(self._worker, self._lease_s, holding)
         self._renewed_at = before  # counted from before the request: never later than the store's lease
         self._crew.lose(one for one in holding if one.id in renewal.lost)
         self._crew.cancel(renewal.cancel)
@@ -133,7 +137,10 @@ class Upkeep:
     async def _look(self) -> None:
         """Who was cancelled, who was lost, how far everybody is."""
         for task_id, epoch, done, total in self._crew.take_progress():
-            await self._storage.progress(task_id, epoch, done, total)
+            try:
+                await self._storage.progress(task_id, epoch, done, total)
+            except CorruptRecord as exc:
+                logger.error("cannot note progress: {}", exc)
         holding = self._crew.holding()
         if not self._storage.overrides("held") or (self._renews and not holding):
             return
@@ -158,9 +165,16 @@ class Upkeep:
                 return
 
     async def _prune(self) -> None:
-        for _ in range(MAX_PAGES):
-            if await self._storage.prune(PRUNE_PAGE) < PRUNE_PAGE or self._stopping.is_set():
-                return
+        """One page at a time: the other chores come in between, and the next page soon."""
+        if await self._storage.prune(PRUNE_PAGE) == PRUNE_PAGE:
+            self._next["prune"] = self._clock.monotonic()
+
+    async def _farewell(self) -> None:
+        """The worker's loop ended without a stop: nothing is renewed for nobody."""
+        held = await self._storage.held(self._worker)
+        if held:
+            await self._storage.settle([Settlement.give_back(one) for one in held])
+        await self._storage.leave(self._worker)
 
     async def _beat(self) -> None:
         await self._storage.beat(self._info())

@@ -29,6 +29,7 @@ from omniq.errors import (
     PoolNotRunning,
     StoreUnavailable,
 )
+from omniq.executors import CANCEL_GRACE_S
 from omniq.logic.retry import RetryPolicy
 from omniq.loopthread import LoopThread, forbid_running_loop
 from omniq.registry import Resolver
@@ -51,8 +52,6 @@ from omniq.task import (
 )
 from omniq.upkeep import Upkeep
 
-# After bodies were cancelled: how long they may take to notice before their tasks go back without them.
-CANCEL_GRACE_S: Final = 2.0
 # A stop with a time limit does not wait longer than this for a store that is away.
 LAST_SETTLE_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.05
@@ -297,6 +296,10 @@ class AsyncWorkerPool:
                     return
                 else:
                     await self._rest()
+        except Exception as exc:
+            logger.opt(exception=exc).error("the worker broke; what it runs is given up, leases will lapse")
+            self._crew.interrupt_all("lost")
+            raise
         finally:
             self.running = False
             self._stop_sleeping()

@@ -179,7 +179,7 @@ async def test_cancel_a_running_task(app: Made) -> None:
 
 async def test_progress(app: Made) -> None:
     async with app.q as q, q.async_worker(concurrency=2, poll_interval=0.05, lease=0.3):
-        handle = await app.report.aenqueue(done=4)  # type: ignore[call-arg]
+        handle = await app.report.aenqueue(done=4)
 
         async def progress() -> Any:
             return await handle.aprogress()

@@ -82,7 +82,7 @@ async def test_a_claim_of_nothing_asks_for_nothing() -> None:
         (Settlement.failed(Held("t0", 0), BOOM), ("failure", "ValueError: boom", "Traceback ...")),
         (
             Settlement.give_back(Held("t0", 0)),
-            ("failure", "the worker stopped before the task ended", ""),
+            ("failure", "given back unfinished: snoozed, or the worker stopped", ""),
         ),
     ],
 )

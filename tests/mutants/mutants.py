@@ -587,6 +587,22 @@ DONE = [
         "allowed",
     ),
     Mutant(
+        "a path in the payload is stronger than the task's own",
+        "crew.py",
+        "function = carried if callable(carried) else task.func_path or carried",
+        "function = carried or task.func_path",
+        ("tests/security/test_imports.py",),
+        "path_inside",
+    ),
+    Mutant(
+        "what the payload carries is run unasked",
+        "crew.py",
+        "function = carried if callable(carried) else task.func_path or carried",
+        "function = self._serializer.load_call(task.payload)[0] if carried else task.func_path",
+        ("tests/security/test_imports.py",),
+        "path_inside",
+    ),
+    Mutant(
         "a payload over the limit is opened",
         "crew.py",
         "if limit is not None and len(task.payload) > limit:",

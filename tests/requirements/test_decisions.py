@@ -28,10 +28,9 @@ from omniq.task import Answer, RunOutcome, StoredTask, new_id
 from omniq.testing import VirtualClock
 from tests.requirements import bodies as shared
 from tests.requirements.backends import ListBackend
-from tests.requirements.test_s000 import QUICK
-from tests.requirements.test_s001 import delays_of_first_retries
+from tests.requirements.backoff import delays_of_first_retries
 from tests.worker.fixtures import Timed
-from tests.worker.scene import Bodies, Logs, ended, omniq_threads, running, turns, until
+from tests.worker.scene import QUICK, Bodies, Logs, ended, omniq_threads, running, turns, until
 from tests.worker.stores import AnyStore, Five, Memory, RemoteMemory, Six, result_of, task_of
 
 

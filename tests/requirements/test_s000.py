@@ -16,11 +16,19 @@ from omniq.storage import MemoryStorage
 from omniq.storage.base import BaseStorage
 from tests.requirements import bodies as shared
 from tests.worker.fixtures import Timed
-from tests.worker.scene import Bodies, ended, omniq_threads, running, turns, until, until_blocking
+from tests.worker.scene import (
+    QUICK,
+    Bodies,
+    await_final,
+    ended,
+    enqueue,
+    omniq_threads,
+    running,
+    turns,
+    until,
+    until_blocking,
+)
 from tests.worker.stores import AnyStore, Five, Memory, Six, SQLite, result_of, task_of
-
-QUICK: dict[str, Any] = {"poll_interval": 0.02, "base_retry_delay": 0.001}
-
 
 # --- polling and concurrency ---------------------------------------------------------------------
 
@@ -364,22 +372,6 @@ async def make_due(store: AnyStore, task_id: str) -> None:
         await store.reschedule(task.id, due)
 
 
-def await_final(store: AnyStore, task_id: str) -> TaskStatus:
-    """The status after everything was closed, as another program would read it."""
-
-    async def look() -> TaskStatus:
-        if isinstance(store, Five):
-            return (await task_of(store, task_id)).status
-        async with store.clone() as twin:
-            return (await task_of(twin, task_id)).status
-
-    box: list[TaskStatus] = []
-    thread = threading.Thread(target=lambda: box.append(asyncio.run(look())))
-    thread.start()
-    thread.join()
-    return box[0]
-
-
 # --- intervals -----------------------------------------------------------------------------------
 
 
@@ -505,15 +497,6 @@ def test_s000_21_start_returns_when_running(store: AnyStore, bodies: Bodies) -> 
         released.set()
         pool.stop()
     assert await_final(store, "t") is TaskStatus.SUCCESS
-
-
-async def enqueue(store: AnyStore, task: Task) -> None:
-    """From a loop of its own, as another part of the application would."""
-    if isinstance(store, Five):
-        await store.enqueue(task)
-        return
-    async with store.clone() as twin:
-        await twin.enqueue(task)
 
 
 @pytest.mark.requirement("S000-22")

@@ -21,9 +21,20 @@ from omniq import AsyncWorkerPool, Task, TaskStatus, WorkerPool
 from omniq.logic.retry import RetryPolicy
 from omniq.storage import MemoryStorage
 from tests.requirements import bodies as shared
-from tests.requirements.test_s000 import QUICK, enqueue
+from tests.requirements.backoff import delays_of_first_retries
 from tests.worker.fixtures import Timed
-from tests.worker.scene import Bodies, Logs, ended, omniq_threads, running, turns, until, until_blocking
+from tests.worker.scene import (
+    QUICK,
+    Bodies,
+    Logs,
+    ended,
+    enqueue,
+    omniq_threads,
+    running,
+    turns,
+    until,
+    until_blocking,
+)
 from tests.worker.stores import AnyStore, Five, Memory, Six, SQLite, result_of, task_of
 
 SOURCE = Path(omniq.__file__).parent
@@ -436,23 +447,6 @@ async def test_s001_22_delay_is_never_below_the_formula(bodies: Bodies) -> None:
     assert len(set(delays)) > 1, "without jitter everything comes back at once"
 
 
-async def delays_of_first_retries(bodies: Bodies, base: float, **options: Any) -> list[float]:
-    from omniq.testing import VirtualClock
-
-    clock = VirtualClock()
-
-    async def body() -> None:
-        raise ValueError
-
-    async with Memory(clock=clock) as store:
-        for _ in range(20):
-            await store.enqueue(Task(bodies(body)))
-        async with running(store, 20, clock=clock, base_retry_delay=base, **options):
-            await turns()
-        tasks = await store.list_tasks()
-    return [(task.eta - clock.now()).total_seconds() for task in tasks if task.eta is not None]
-
-
 @pytest.mark.requirement("S001-23")
 async def test_s001_23_marked_failed_then_rescheduled(bodies: Bodies) -> None:
     """S001-23: below `max_retries`: `mark_failed(will_retry=True)`, then `reschedule(id, new_eta)`."""
@@ -632,6 +626,7 @@ def test_s001_32_closes_its_loop_and_starts_again(store: AnyStore, bodies: Bodie
 
 
 @pytest.mark.requirement("S001-33")
+@pytest.mark.quiet
 def test_s001_33_stop_of_an_idle_pool_is_immediate(store: AnyStore) -> None:
     """S001-33: `stop()` on an idle pool with `poll_interval=60` returns in well under a second."""
     pool = WorkerPool(store, poll_interval=60)

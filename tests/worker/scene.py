@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from loguru import logger
 
-from omniq import AsyncWorkerPool
+from omniq import AsyncWorkerPool, Task, TaskStatus
 from omniq.storage import BaseStorage
 from omniq.task import TaskResult
-from tests.worker.stores import result_of
+from tests.worker.stores import Five, result_of, task_of
 
 if TYPE_CHECKING:
     from loguru import Message
 
 BOUND_S = 10.0
+# For tests in real time: a storage that cannot wake is looked at often, and a retry comes soon.
+QUICK: dict[str, Any] = {"poll_interval": 0.02, "base_retry_delay": 0.001}
 
 
 class Bodies:
@@ -104,6 +106,31 @@ async def running(storage: BaseStorage, *args: Any, **options: Any) -> AsyncIter
                 await pool.stop(timeout=0)
         raise
     await pool.stop()
+
+
+async def enqueue(store: BaseStorage, task: Task) -> None:
+    """From a loop of its own, as another part of the application would."""
+    if isinstance(store, Five):
+        await store.enqueue(task)
+        return
+    async with store.clone() as twin:
+        await twin.enqueue(task)
+
+
+def await_final(store: BaseStorage, task_id: str) -> TaskStatus:
+    """The status after everything was closed, as another program would read it."""
+
+    async def look() -> TaskStatus:
+        if isinstance(store, Five):
+            return (await task_of(store, task_id)).status
+        async with store.clone() as twin:
+            return (await task_of(twin, task_id)).status
+
+    box: list[TaskStatus] = []
+    thread = threading.Thread(target=lambda: box.append(asyncio.run(look())))
+    thread.start()
+    thread.join()
+    return box[0]
 
 
 def omniq_threads() -> set[threading.Thread]:

@@ -12,10 +12,8 @@ import pytest
 
 from omniq import Task, TaskStatus
 from omniq.task import TaskError
-from tests.worker.scene import Bodies, ended, running, turns
+from tests.worker.scene import QUICK, Bodies, ended, running, turns
 from tests.worker.stores import AnyStore, Five, Memory
-
-QUICK: dict[str, Any] = {"poll_interval": 0.02, "base_retry_delay": 0.001}
 
 
 async def takes_one(x: int) -> int:

@@ -23,6 +23,7 @@ async def cancel_when_inside(store: AnyStore, task_id: str, inside: threading.Ev
     return time.monotonic()
 
 
+@pytest.mark.quiet
 async def test_an_async_body_gets_cancelled_within_a_second(builtin: AnyStore, bodies: Bodies) -> None:
     inside, ends = threading.Event(), list[float]()
 
@@ -63,6 +64,7 @@ async def test_at_the_next_look_of_the_upkeep(bodies: Bodies) -> None:
     assert result.status is TaskStatus.CANCELLED
 
 
+@pytest.mark.quiet
 async def test_a_thread_is_told_within_a_second(builtin: AnyStore, bodies: Bodies) -> None:
     inside, told = threading.Event(), list[float]()
 

@@ -24,8 +24,7 @@ from omniq import (
     WorkerPool,
 )
 from omniq.storage import SQLiteStorage
-from tests.requirements.test_s000 import await_final, enqueue
-from tests.worker.scene import Bodies, omniq_threads, until_blocking
+from tests.worker.scene import Bodies, await_final, enqueue, omniq_threads, until_blocking
 from tests.worker.stores import AnyStore, Memory
 
 

@@ -12,10 +12,8 @@ from omniq import OmniQ, Snooze, StoreUnavailable, Task, TaskStatus, Worker
 from omniq.serializer import CloudpickleSerializer, JsonSerializer, MsgpackSerializer
 from omniq.storage import BaseStorage
 from tests.requirements.backends import ListBackend
-from tests.worker.scene import Bodies, Logs, ended, running, until
+from tests.worker.scene import QUICK, Bodies, Logs, ended, running, until
 from tests.worker.stores import AnyStore, Five, task_of
-
-QUICK: dict[str, Any] = {"poll_interval": 0.02, "base_retry_delay": 0.001}
 
 
 async def test_dequeue_is_given_the_time(foreign: Five) -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import Any
 
 import pytest
 
 from omniq import AsyncWorkerPool, StoreUnavailable, Task, TaskStatus
 from omniq.task import RunOutcome
 from omniq.testing import VirtualClock
-from tests.worker.scene import Bodies, Logs, ended, running, turns, until
+from tests.worker.scene import QUICK, Bodies, Logs, ended, running, turns, until
 from tests.worker.stores import Five, Memory, Remote, RemoteMemory, Six, result_of, running_rows, task_of
-
-QUICK: dict[str, Any] = {"poll_interval": 0.02, "base_retry_delay": 0.001}
 
 
 async def test_a_lost_answer_of_a_claim_is_asked_for_again(remote: Remote, bodies: Bodies) -> None:

@@ -298,6 +298,42 @@ async def test_cancelling_run_stops_in_good_order(builtin: AnyStore, bodies: Bod
         assert (await ended(store, task_id)).result == "finished"
 
 
+class BreaksLater(Memory):
+    """A store whose engine gets a bug in the middle of things."""
+
+    broken = False
+
+    async def exchange(self, settlements: Any, claim: Any = None) -> Any:
+        if self.broken:
+            raise ZeroDivisionError("a bug in the engine")
+        return await super().exchange(settlements, claim)
+
+
+async def test_bodies_of_a_broken_engine_are_cancelled(bodies: Bodies) -> None:
+    """C20: the bug surfaces, and what was in flight goes back only after it was told to end."""
+    ends: list[TaskStatus] = []
+
+    async def body() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.append((await task_of(store, "t")).status)
+
+    async with BreaksLater() as store:
+        await store.enqueue(Task(bodies(body), id="t"))
+        pool = await started(store, 2, poll_interval=0.01)
+        await until(lambda: store.log.ids("claimed"))
+        store.broken = True
+        with pytest.raises(ZeroDivisionError):
+            await pool.wait()
+        store.broken = False
+        with pytest.raises(ZeroDivisionError):
+            await pool.stop()
+        assert ends == [TaskStatus.RUNNING]
+        task = await task_of(store, "t")
+        assert (task.status, task.attempts) == (TaskStatus.PENDING, 0)
+
+
 # --- while the store is away ---------------------------------------------------------------------
 
 

@@ -37,10 +37,11 @@ from omniq.cli.wire import (
     Stop,
     to_supervisor,
 )
-from omniq.errors import OmniqError, WorkerStuck
+from omniq.errors import InvalidOption, OmniqError, WorkerStuck
 from omniq.loopthread import new_event_loop
 from omniq.storage.base import BaseStorage
 from omniq.storage.batched import BatchedStorage
+from omniq.storage.url import open_storage
 from omniq.worker import AsyncWorkerPool
 
 EXIT_STUCK: Final = 3
@@ -90,11 +91,21 @@ def _prepare(start: Start, link: Link[Order]) -> AsyncWorkerPool:
             EXIT_USAGE,
         )
     pool = _pool(app, plan)
-    address = storage.url
+    address = _openable(storage.url)
     if address is not None:
         pool.supervised(start.identity)
     link.send(Found(address, *_kept(storage)))
     return pool
+
+
+def _openable(address: str | None) -> str | None:
+    """An address that the supervisor can open as well; otherwise this process renews its own leases."""
+    try:
+        if address is not None:
+            open_storage(address)
+    except InvalidOption:
+        return None
+    return address
 
 
 def _kept(storage: BaseStorage) -> tuple[float, float]:

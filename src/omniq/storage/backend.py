@@ -110,7 +110,7 @@ class BackendStorage(BaseStorage):
             elif error is not None:
                 await self.backend.mark_failure(task_id, str(error), error.traceback)
             else:
-                gave_back = "the worker stopped before the task ended"
+                gave_back = "given back unfinished: snoozed, or the worker stopped"
                 await self.backend.mark_failure(task_id, gave_back, "")
         except StoreUnavailable as exc:
             logger.warning("the backend is away while settling {}: {}", task_id, exc)

@@ -8,18 +8,18 @@ from __future__ import annotations
 import asyncio
 import traceback
 from abc import abstractmethod
-from collections import OrderedDict
 from collections.abc import Iterable
 from datetime import datetime
 from itertools import islice
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, get_args
 
 from omniq.errors import InvalidOption, NotFound, PayloadTooLarge
 from omniq.logic.lifecycle import HISTORY_LIMIT
-from omniq.storage.base import BaseStorage, Capabilities
+from omniq.storage.base import BaseStorage, Capabilities, Claimed
 from omniq.task import (
     Action,
     Answer,
+    ErrorKind,
     Held,
     OnConflict,
     Settlement,
@@ -57,7 +57,7 @@ class BatchedStorage(BaseStorage):
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Lock | None = None
-        self._claims: OrderedDict[str, Held] = OrderedDict()
+        self._claims: dict[str, int] = {}
         self._dequeuer = f"dequeue-{new_id()}"
 
     # --- life ------------------------------------------------------------------------------------
@@ -115,10 +115,6 @@ class BatchedStorage(BaseStorage):
         if not claims:
             return None
         [claimed] = claims
-        self._claims[claimed.id] = Held(claimed.id, claimed.epoch)
-        self._claims.move_to_end(claimed.id)
-        if len(self._claims) > MAX_REMEMBERED_CLAIMS:
-            self._claims.popitem(last=False)
         return self.decode(claimed) if isinstance(claimed, StoredTask) else claimed
 
     async def mark_running(self, task_id: str, *, epoch: int | None = None) -> Answer:
@@ -157,7 +153,14 @@ class BatchedStorage(BaseStorage):
         if epoch is not None:
             return Held(task_id, epoch)
         # Epoch 0 is never handed out, so a claim that is not ours is stale by the ordinary rule.
-        return self._claims.get(task_id) or Held(task_id, 0)
+        return Held(task_id, self._claims.get(task_id, 0))
+
+    def _remember(self, claims: Iterable[Claimed]) -> None:
+        """The newest claim of each task that this object handed out, for verbs that name no epoch."""
+        self._claims.update((task.id, task.epoch) for task in claims)
+        if len(self._claims) > MAX_REMEMBERED_CLAIMS:
+            for task_id in list(islice(self._claims, len(self._claims) // 2)):
+                del self._claims[task_id]
 
     async def _settle_alone(self, settlement: Settlement) -> Answer:
         [answer] = await self.settle([settlement])
@@ -210,6 +213,10 @@ _FROM_USER: Final = _COMMON[: _COMMON.index("status")]
 
 def as_task_error(error: TaskError | BaseException | str) -> TaskError:
     if isinstance(error, TaskError):
+        if error.kind not in get_args(ErrorKind):
+            raise InvalidOption(
+                f"kind must be one of {', '.join(get_args(ErrorKind))}, not {shown(error.kind)}"
+            )
         return error
     if isinstance(error, BaseException):
         text = "".join(traceback.format_exception(error))

@@ -37,6 +37,7 @@ from omniq.task import (
     TaskResult,
     TaskStatus,
     WorkerInfo,
+    check_progress,
     check_text,
     count,
     positive_seconds,
@@ -126,6 +127,7 @@ class EmbeddedStorage(BatchedStorage):
 
     async def _stop_listening(self) -> None:
         EmbeddedStorage.abandon(self)
+        self._tell_broken(list(self._awaited), StoreUnavailable("the storage was closed while waiting"))
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
@@ -169,6 +171,7 @@ class EmbeddedStorage(BatchedStorage):
         answers, claims, next_due = await self._write(lambda rows: _exchange(rows, settlements, claim))
         if claim is not None:
             self._next_due = next_due
+            self._remember(claims)
         return answers, claims
 
     async def renew(self, worker: str, lease: float, holding: Iterable[Held] = ()) -> Renewal:
@@ -184,6 +187,7 @@ class EmbeddedStorage(BatchedStorage):
         return await self._do(lambda rows: rows.lapse(limit))
 
     async def progress(self, task_id: str, epoch: int, done: float, total: float | None = None) -> bool:
+        check_progress(done, total)
         return await self._do(lambda rows: rows.progress(task_id, epoch, (done, total)))
 
     async def cancel(self, task_id: str) -> TaskStatus:
@@ -192,9 +196,9 @@ class EmbeddedStorage(BatchedStorage):
     async def retry(self, task_id: str) -> None:
         await self._do(lambda rows: rows.retry(task_id))
 
-    async def reschedule(self, task_id: str, eta: datetime) -> None:
+    async def reschedule(self, task_id: str, eta: datetime, *, epoch: int | None = None) -> None:
         moment = check_moment(eta)
-        await self._do(lambda rows: rows.reschedule(task_id, moment))
+        await self._do(lambda rows: rows.reschedule(task_id, moment, epoch))
 
     async def delete(self, task_id: str) -> None:
         await self._do(lambda rows: rows.delete(task_id))

@@ -327,9 +327,12 @@ class Rows(ABC):
             )
         self.apply(Change(waiting))
 
-    def reschedule(self, task_id: str, eta: datetime) -> None:
+    def reschedule(self, task_id: str, eta: datetime, epoch: int | None) -> None:
         """T15."""
-        self.apply(Change(lifecycle.reschedule(self.must_get(task_id), eta)))
+        task = self.must_get(task_id)
+        if epoch is not None and task.epoch != epoch:
+            raise Conflict(f"task {task_id} is at epoch {task.epoch}, no longer at {epoch}")
+        self.apply(Change(lifecycle.reschedule(task, eta)))
 
     def delete(self, task_id: str) -> None:
         """T16."""

@@ -10,7 +10,7 @@ from omniq.errors import InvalidOption
 from omniq.storage.base import BaseStorage
 from omniq.task import shown
 
-_SECRET = re.compile(r":[^:/@]*@")
+_SECRET = re.compile(r"(//[^:@/?#]*):.*@")
 _SECRET_PARAMETER = re.compile(r"(?i)([?&](?:password|passwd|pwd|sslpassword|token)=)[^&#]*")
 _EXAMPLES = "memory://, sqlite:///relative.db, sqlite:////absolute/path.db"
 
@@ -48,4 +48,4 @@ def _sqlite_path(url: str) -> str:
 
 def safe_url(url: str) -> str:
     """A URL for people to see: without its password."""
-    return _SECRET_PARAMETER.sub(r"\1***", _SECRET.sub(":***@", url))
+    return _SECRET_PARAMETER.sub(r"\1***", _SECRET.sub(r"\1:***@", url))

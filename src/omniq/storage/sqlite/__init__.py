@@ -256,18 +256,23 @@ class SQLiteStorage(EmbeddedStorage):
             raise InvalidOption(
                 f"conn must be a sqlite3.Connection to {self.path}, not {type(conn).__name__}"
             )
-        factories = conn.row_factory, conn.text_factory
+        factories, began = (conn.row_factory, conn.text_factory), False
         try:
             conn.row_factory, conn.text_factory = None, str
             self._check_same_file(conn)
             if not conn.in_transaction:
                 conn.execute("BEGIN IMMEDIATE")
+                began = True
             rows = SQLiteRows(conn, self.clock, self._engine.beside, self._engine.boot)
             enqueued = rows.enqueue_many(stored, on_conflict)
         except sqlite3.ProgrammingError as exc:
             raise InvalidOption(f"conn cannot be used here: {exc}") from exc
         except sqlite3.Error as exc:
             raise explained(exc, self.path) from exc
+        except Exception:
+            if began:  # a transaction of ours must not stay open where theirs never began
+                conn.rollback()
+            raise
         finally:
             conn.row_factory, conn.text_factory = factories
         self._watch_commit([str(one) for one in enqueued if one.created])

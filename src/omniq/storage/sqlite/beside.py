@@ -143,9 +143,13 @@ class Beside:
             path = self._path(worker)
             # Locked before it gets its name, so that nobody ever finds it unlocked while we live.
             hidden = path.with_suffix(f".{secrets.token_hex(4)}")
-            fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            lock_now(fd)
-            hidden.rename(path)
+            try:
+                fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+                lock_now(fd)
+                hidden.rename(path)
+            except OSError as exc:  # then its lease alone says that it lives
+                logger.warning("no lock file for {}: {}", worker, exc)
+                return
             self._alive[worker] = fd
 
     def let_go(self, worker: str) -> None:
@@ -227,14 +231,12 @@ class Ear:
         self._beside = beside
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        mask = os.umask(0o177)
         try:
             self._socket.bind(beside.address(self.name))
+            os.chmod(beside.address(self.name), 0o600)
         except OSError:
             self._socket.close()
             raise
-        finally:
-            os.umask(mask)
 
     @contextlib.contextmanager
     def listening(self, heard: Callable[[], None]) -> Generator[None]:

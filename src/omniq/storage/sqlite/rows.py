@@ -44,6 +44,7 @@ from omniq.task import (
     Answer,
     Claim,
     Enqueued,
+    Held,
     OnConflict,
     Rates,
     Run,
@@ -105,17 +106,24 @@ class SQLiteRows(Rows):
 
     def insert_new(self, tasks: Sequence[StoredTask]) -> bool:
         """Insert all of `tasks` if every id and key is new; otherwise leave everything as it was."""
-        if self._one("SELECT 1 FROM omniq_gone LIMIT 1") is not None:
-            return False
         now = self.now()
+        if self._one("SELECT 1 FROM omniq_gone LIMIT 1") is not None and self._any_remembered(tasks, now):
+            return False
         if not self._insert_all([lifecycle.arrive(task, now) for task in tasks]):
             return False
         self.rang_due = True
         return True
 
+    def _any_remembered(self, tasks: Sequence[StoredTask], now: datetime) -> bool:
+        ids = to_json.encode([str(task.id) for task in tasks]).decode()
+        known = "SELECT 1 FROM omniq_gone WHERE id IN (SELECT value FROM json_each(?)) AND until > ? LIMIT 1"
+        return self._one(known, (ids, micros(now))) is not None
+
     def insert(self, task: StoredTask) -> None:
-        inserted = self._insert_all([task])
-        assert inserted
+        if not self._insert_all([task]):
+            raise CorruptRecord(
+                f"unique key {task.unique_key!a} is held by a record that cannot be read; try `omniq doctor`"
+            )
 
     def _insert_all(self, tasks: Sequence[StoredTask]) -> bool:
         first = (self._one("SELECT max(seq) FROM omniq_task") or 0) + 1
@@ -265,7 +273,8 @@ class SQLiteRows(Rows):
         at = micros(now)
         self.conn.execute(
             "UPDATE omniq_task SET status = 3, error = ?1, finished_at = ?2, result_status = 3, "
-            "result_at = ?2, prune_at = ?3 WHERE seq = ?4",
+            "result_at = ?2, prune_at = ?3, owner = NULL, lease = NULL, boot = NULL, claim_id = NULL, "
+            "cancel_requested = 0 WHERE seq = ?4",
             (error, at, at + round(self.retention.failed_s * 1_000_000), seq),
         )
 
@@ -304,6 +313,14 @@ class SQLiteRows(Rows):
             condition + " AND claim_id = ? ORDER BY priority DESC, due, seq", (worker, claim_id)
         )
 
+    def held(self, worker: str) -> list[Held]:
+        """Asked twice a second, so without the payloads."""
+        rows = self.conn.execute(
+            "SELECT id, epoch, cancel_requested, seq FROM omniq_task WHERE status = 1 AND owner = ?",
+            (worker,),
+        )
+        return [Held(task_id, epoch, bool(cancel), seq) for task_id, epoch, cancel, seq in rows]
+
     def anything_over(self) -> bool:
         """Whether `lapse` would find something: a look that needs no write lock."""
         now = micros(self.now())
@@ -326,9 +343,12 @@ class SQLiteRows(Rows):
     def over(self, limit: int) -> Iterator[StoredTask]:
         found = 0
         for seq in self._over_seqs(limit + len(self._reported)):
-            tasks = self._tasks("WHERE seq = ?", (seq,))
-            yield from tasks
-            found += len(tasks)
+            row = self.conn.execute(SELECT + "WHERE seq = ?", (seq,)).fetchone()
+            try:
+                yield read_task(row)
+                found += 1
+            except CorruptRecord as corrupt:
+                self._quarantine(seq, corrupt, self.now())
             if found == limit:
                 return
 

@@ -274,3 +274,15 @@ def test_the_blocking_faces_commit_wakes_a_sleeping_worker(database: Path, app: 
             app.commit()
             assert handle.result(timeout=LONG_S) == 1
             assert time.monotonic() - begin < LONG_S / 2
+
+
+async def test_a_refused_enqueue_leaves_no_transaction_of_ours_open(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    async with SQLiteStorage(path) as storage:
+        await storage.enqueue(Task("a.b", unique_key="key"))
+        conn = sqlite3.connect(path)
+        with pytest.raises(DuplicateTask):
+            await storage.enqueue_many([Task("a.b", unique_key="key")], conn=conn, on_conflict="raise")
+        assert not conn.in_transaction
+        conn.close()
+        await storage.enqueue(Task("a.b"))

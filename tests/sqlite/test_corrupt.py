@@ -168,3 +168,29 @@ async def test_what_was_put_aside_can_be_looked_at_and_leaves_in_the_end(databas
         assert (await storage.counts())["default"][TaskStatus.FAILED] == 1
         await storage.prune()
         assert (await storage.counts()).get("default", {}).get(TaskStatus.FAILED, 0) == 0
+
+
+async def test_a_running_row_of_nonsense_ends_when_its_lease_does(
+    database: Path, reported: list[str]
+) -> None:
+    """It cannot be read, so it cannot run again; but it must not stay RUNNING for ever either."""
+    async with SQLiteStorage(database) as storage:
+        bad = await storage.enqueue(Task("a.b"))
+        good = await storage.enqueue(Task("a.b"))
+        await storage.claim("ann", limit=2, lease=0.001)
+        spoil(database, bad, "headers", "{")
+        await storage.lapse()
+        assert column_of(database, bad, "status") == 3
+        assert column_of(database, bad, "headers") == "{"
+        assert column_of(database, good, "status") == 0
+        assert any(bad in line for line in reported)
+        assert await storage.lapse() == 0
+
+
+async def test_a_key_held_by_a_row_of_nonsense_is_an_error_of_ours(database: Path) -> None:
+    async with SQLiteStorage(database) as storage:
+        bad = await storage.enqueue(Task("a.b", unique_key="key"))
+        spoil(database, bad, "headers", "{")
+        with pytest.raises(CorruptRecord, match="key"):
+            await storage.enqueue(Task("a.b", id="other", unique_key="key"))
+        assert await storage.get_task("other") is None

@@ -19,7 +19,7 @@ from omniq.clock import Clock
 from omniq.errors import CorruptRecord, UnknownTask, WorkerStuck
 from omniq.executors import Deadlines, Flight, Reason, Threads, describe, encoded, failure, run_coroutine
 from omniq.logic.lifecycle import settle
-from omniq.logic.retry import RetryPolicy
+from omniq.logic.retry import RetryPolicy, unserved_delay_s
 from omniq.registry import Function, Resolver, Runnable, Unresolvable, runnable_of, with_context
 from omniq.running import Context
 from omniq.serializer import Serializer
@@ -40,8 +40,6 @@ from omniq.task import (
 
 # Every slot held by a thread that outlived its timeout, for this long: the pool is stuck.
 STUCK_AFTER_S: Final = 5.0
-# A task that this worker may not run goes back for this long, so that another can have it.
-UNSERVED_PAUSE_S: Final = 5.0
 
 
 class Crew:
@@ -126,7 +124,7 @@ class Crew:
             flight.end(failure(exc, "undecodable", final=True))
         except UnknownTask as exc:
             logger.warning("unserved: {task}: {why}", task=one_line(task.id), why=str(exc))
-            flight.end(Snoozed(UNSERVED_PAUSE_S))
+            flight.end(Snoozed(unserved_delay_s(task.epoch)))
         except Unresolvable as exc:
             flight.end(Failed(describe(exc, "unresolvable")))
         except (Exception, SystemExit) as exc:  # a serializer or an import of somebody's own

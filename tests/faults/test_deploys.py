@@ -17,7 +17,7 @@ from tests.faults.processes import eventually
 async def test_f24_an_old_worker_neither_runs_nor_fails_what_it_does_not_know(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(omniq.crew, "UNSERVED_PAUSE_S", 0.2)
+    monkeypatch.setattr(omniq.crew, "unserved_delay_s", lambda epoch: 0.2)
     old, new = OmniQ(SQLiteStorage(tmp_path / "jobs.db")), OmniQ(SQLiteStorage(tmp_path / "jobs.db"))
     runs: list[str] = []
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omniq.logic.lifecycle import lapse, settle
-from omniq.logic.retry import RetryPolicy, loss_delay_s
+from omniq.logic.retry import RetryPolicy, loss_delay_s, unserved_delay_s
 from omniq.task import Failed
 from tests.logic.rows import BOOM, FEW, NOW, running
 
@@ -106,3 +106,10 @@ def test_the_pause_after_a_dead_worker_is_always_a_moment_that_exists(losses: in
     change = lapse(running(losses=losses, max_losses=2**31 - 1), NOW)
     assert change.task.eta is not None
     assert timedelta(0) <= change.task.eta - NOW <= timedelta(days=366)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "delay_s"), [(0, 5.0), (1, 5.0), (2, 10.0), (3, 20.0), (4, 40.0), (5, 60.0), (10**6, 60.0)]
+)
+def test_unserved_delay(epoch: int, delay_s: float) -> None:
+    assert unserved_delay_s(epoch) == delay_s

@@ -98,7 +98,7 @@ def imported() -> set[str]:
 async def test_s2_only_what_is_allowed_is_imported_or_run(
     database: Path, myapp: list[str], canary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(omniq.crew, "UNSERVED_PAUSE_S", 3600.0)
+    monkeypatch.setattr(omniq.crew, "unserved_delay_s", lambda epoch: 3600.0)
     async with SQLiteStorage(database) as storage:
         command = storage.serializer.dump_call(None, (f"touch {canary}",), {})
         ids = [await plant(storage, func_path=path, payload=command) for path in FORBIDDEN]

@@ -9,6 +9,7 @@ import pytest
 
 from omniq import AsyncWorkerPool, CorruptRecord, InvalidOption, Task, TaskError
 from omniq.storage.backend import Reserved
+from omniq.testing import VirtualClock
 from tests.requirements.backends import ListBackend
 from tests.worker.scene import Bodies, Logs, ended, running, turns, until
 from tests.worker.stores import AnyStore, Five, Memory, RemoteMemory
@@ -83,8 +84,6 @@ async def test_nothing_unusual_is_above_info(builtin: AnyStore, bodies: Bodies, 
 
 async def test_an_outage_is_not_a_flood(logs: Logs) -> None:
     """Growing pauses: an hour of outage is a few hundred lines, not a line per millisecond."""
-    from omniq.testing import VirtualClock
-
     clock = VirtualClock()
     store = RemoteMemory(clock=clock)
     async with store, running(store, poll_interval=1, clock=clock):
@@ -128,6 +127,52 @@ async def test_a_spoilt_payload_is_not_quoted(bodies: Bodies, logs: Logs) -> Non
     assert result.error is not None
     assert secret.decode() not in result.error.message
     assert secret.decode() not in logs.everything()
+
+
+class Breaks(Memory):
+    """An engine with a bug that shows when it is told what became of a task."""
+
+    async def exchange(self, settlements: Any, claim: Any = None) -> Any:
+        if settlements:
+            raise ZeroDivisionError("a bug in the engine")
+        return await super().exchange(settlements, claim)
+
+
+async def test_a_bug_in_the_engine_shows_no_arguments(logs: Logs) -> None:
+    """S12: loguru can show the values of variables beside a traceback; tasks are among them."""
+    secret = "swordfish-swordfish"
+    async with Breaks() as store:
+        await store.enqueue(Task("json.dumps", (secret,), {"sort_keys": secret}))
+        pool = AsyncWorkerPool(store)
+        await pool.start()
+        with pytest.raises(ZeroDivisionError):
+            await pool.wait()
+        with pytest.raises(ZeroDivisionError):
+            await pool.stop()
+    assert secret not in logs.everything()
+
+
+class UpkeepBreaks(Memory):
+    async def renew(self, worker: str, lease: float, holding: Any = ()) -> Any:
+        tasks = await self.list_tasks()
+        raise ZeroDivisionError(len(tasks), "tasks, and a bug")
+
+
+async def test_a_bug_in_the_upkeep_shows_no_arguments(bodies: Bodies, logs: Logs) -> None:
+    secret = "swordfish-swordfish"
+
+    async def body(password: str) -> None:
+        await asyncio.Event().wait()
+
+    clock = VirtualClock()
+    async with UpkeepBreaks(clock=clock) as store:
+        await store.enqueue(Task(bodies(body), (secret,)))
+        pool = AsyncWorkerPool(store, clock=clock, lease=3)
+        await pool.start()
+        await clock.advance(2)
+        await pool.stop(cancel_in_flight=True)
+    assert logs.lines("ERROR")
+    assert secret not in logs.everything()
 
 
 async def test_a_task_is_named_by_its_id(builtin: AnyStore, logs: Logs) -> None:

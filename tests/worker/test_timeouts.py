@@ -128,6 +128,38 @@ async def test_a_body_that_returns_when_cancelled_has_succeeded(bodies: Bodies) 
         assert (await ended(store, task_id)).result == "half a result"
 
 
+async def test_a_coroutine_that_ignores_its_timeout_keeps_its_slot(timed: Timed, bodies: Bodies) -> None:
+    """Its task fails without it, after the grace; nothing else gets the slot while it goes on."""
+    store, clock = timed
+    released = asyncio.Event()
+
+    async def deaf() -> None:
+        while not released.is_set():
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async def quick() -> str:
+        return "ran"
+
+    async with store, running(store, 1, poll_interval=0.5, clock=clock):
+        task_id = await store.enqueue(Task(bodies(deaf), timeout=1, max_retries=0))
+        waiting = await store.enqueue(Task(bodies(quick)))
+        await clock.advance(2)
+        assert await result_of(store, task_id) is None
+        await clock.advance(2)
+        result = await result_of(store, task_id)
+        assert result is not None
+        assert result.error is not None
+        assert result.error.kind == "timeout"
+        await clock.advance(2)
+        assert await result_of(store, waiting) is None, "the slot was given away"
+        released.set()
+        await clock.advance(1)
+        assert await result_of(store, waiting) is not None
+
+
 # --- threads -------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,8 @@ JITTER_SHARE = 0.1
 MAX_EXPONENT = 64
 LOSS_BASE_S = 1.0
 MAX_LOSS_DELAY_S = 3600.0
+UNSERVED_BASE_S = 5.0
+MAX_UNSERVED_DELAY_S = 60.0
 
 
 class RetryPolicy(Struct, frozen=True):
@@ -27,6 +29,11 @@ class RetryPolicy(Struct, frozen=True):
         assert 0 <= jitter < 1
         delay_s = self.base_s * 2.0 ** min(attempts, MAX_EXPONENT)
         return min(delay_s * (1 + JITTER_SHARE * jitter), self.max_s)
+
+
+def unserved_delay_s(epoch: int) -> float:
+    """How long a task that a worker may not run goes back: seconds at first, in the end a minute."""
+    return min(UNSERVED_BASE_S * 2.0 ** min(max(epoch - 1, 0), MAX_EXPONENT), MAX_UNSERVED_DELAY_S)
 
 
 def loss_delay_s(losses: int) -> float:

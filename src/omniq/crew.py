@@ -17,7 +17,17 @@ from loguru import logger
 
 from omniq.clock import Clock
 from omniq.errors import CorruptRecord, UnknownTask, WorkerStuck
-from omniq.executors import Deadlines, Flight, Reason, Threads, describe, encoded, failure, run_coroutine
+from omniq.executors import (
+    CANCEL_GRACE_S,
+    Deadlines,
+    Flight,
+    Reason,
+    Threads,
+    describe,
+    encoded,
+    failure,
+    run_coroutine,
+)
 from omniq.logic.lifecycle import settle
 from omniq.logic.retry import RetryPolicy, unserved_delay_s
 from omniq.registry import Function, Resolver, Runnable, Unresolvable, runnable_of, with_context
@@ -210,6 +220,12 @@ class Crew:
         for flight in list(self._flights.values()):
             logger.error("abandoned {task}: its body ignores cancellation", task=one_line(flight.claim.id))
             flight.end(flight.interrupted())
+
+    async def empty(self) -> None:
+        """Wait a little for bodies that were given up: they should not go on beside their next run."""
+        bodies = [flight.body for flight in self._flights.values() if flight.body is not None]
+        if bodies:
+            await asyncio.wait(bodies, timeout=CANCEL_GRACE_S)
 
     @property
     def is_stuck(self) -> bool:

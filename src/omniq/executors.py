@@ -151,6 +151,11 @@ def describe(exc: BaseException, kind: ErrorKind = "error") -> TaskError:
     return TaskError(type(exc).__qualname__, _printable(message, MAX_MESSAGE_CHARS), _tail(text), kind)
 
 
+def trace_of(exc: BaseException) -> str:
+    """A traceback for the log: code only, where a logger might show the values of variables."""
+    return _tail("".join(traceback.format_tb(exc.__traceback__)) + type(exc).__qualname__)
+
+
 def _printable(text: str, limit: int) -> str:
     """Text that every store and terminal can take."""
     text = text if len(text) <= limit else text[:limit] + " ..."

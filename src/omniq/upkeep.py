@@ -15,6 +15,7 @@ from loguru import logger
 from omniq.clock import Clock, wait_for_event
 from omniq.crew import Crew
 from omniq.errors import CorruptRecord, OmniqError, StoreUnavailable
+from omniq.executors import trace_of
 from omniq.storage.base import BaseStorage
 from omniq.task import Held, Settlement, WorkerInfo
 
@@ -92,7 +93,7 @@ class Upkeep:
         except OmniqError as exc:
             logger.error("{name} failed: {error}", name=name, error=str(exc))
         except Exception as exc:
-            logger.opt(exception=exc).error("{name} failed", name=name)
+            logger.error("{name} failed: {trace}", name=name, trace=trace_of(exc))
         else:
             if self._answering_since is None:
                 self._answering_since = self._clock.monotonic()

@@ -29,7 +29,7 @@ from omniq.errors import (
     PoolNotRunning,
     StoreUnavailable,
 )
-from omniq.executors import CANCEL_GRACE_S
+from omniq.executors import CANCEL_GRACE_S, trace_of
 from omniq.logic.retry import RetryPolicy
 from omniq.loopthread import LoopThread, forbid_running_loop
 from omniq.registry import Resolver
@@ -252,6 +252,7 @@ class AsyncWorkerPool:
 
     async def _close(self) -> None:
         self.running = False
+        await self._crew.empty()
         self._crew.close()
         await self._stop_upkeep()
         try:
@@ -297,7 +298,7 @@ class AsyncWorkerPool:
                 else:
                     await self._rest()
         except Exception as exc:
-            logger.opt(exception=exc).error("the worker broke; what it runs is given up, leases will lapse")
+            logger.error("the worker broke, what it runs is given up: {trace}", trace=trace_of(exc))
             self._crew.interrupt_all("lost")
             raise
         finally:

@@ -72,7 +72,7 @@ async def test_f27_many_processes_on_one_file(field: Field) -> None:
 @pytest.mark.soak
 @pytest.mark.bound(900)
 async def test_f27_many_processes_on_one_file_for_ten_minutes(field: Field) -> None:
-    await weather(field, duration_s=600, lease_s=3.0, kill_every_s=10)
+    await weather(field, duration_s=600, lease_s=6.0, kill_every_s=10)
 
 
 @pytest.mark.soak
@@ -83,4 +83,4 @@ async def test_f27_many_processes_on_one_file_for_ten_minutes(field: Field) -> N
 )
 async def test_f27_a_rogue_checkpointer_does_no_harm(field: Field) -> None:
     field.script(ROGUE, field.database)
-    await weather(field, duration_s=300, lease_s=3.0, kill_every_s=10)
+    await weather(field, duration_s=300, lease_s=6.0, kill_every_s=10)

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from tests.mutants.guard import SOURCE
 from tests.mutants.mutants import MUTANTS, Mutant
+from tests.mutants.workers import WORKERS
 
 ROOT: Final = Path(__file__).parents[2]
 AT_ONCE: Final = 2
@@ -145,7 +146,7 @@ def show(verdict: Verdict, number: int, total: int) -> None:
 
 
 def main(words: list[str]) -> int:
-    mutants = [one for one in MUTANTS if not words or any(word in one.name for word in words)]
+    mutants = [one for one in (*MUTANTS, *WORKERS) if not words or any(word in one.name for word in words)]
     if not mutants:
         print(f"no mutant is called like {' or '.join(words)}")
         return 2

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - the text of a source line is quoted as it is
-"""Bugs to plant, one at a time, and the tests that must notice each.
+"""Bugs to plant in what decides and what remembers, and the tests that must notice each.
 
 `old` stands exactly once in its file (below src/omniq); `new` takes its place. `tests` are files or folders,
 of which `only` chooses by name, as pytest's -k does. A mutant that survives is a hole in the tests; one whose
@@ -233,6 +233,14 @@ REMEMBERED = [
         "TestSQLite and renew",
     ),
     Mutant(
+        "an older run of a task that is held again is not lost",
+        ROWS,
+        "if h.id not in held or held[h.id].epoch != h.epoch)",
+        "if h.id not in held)",
+        (STORES,),
+        "got_its_own_task_again",
+    ),
+    Mutant(
         "renewing in memory extends nothing",
         MEMORY,
         "        until = self.clock.monotonic() + lease_s\n",
@@ -452,7 +460,7 @@ REMEMBERED = [
     ),
 ]
 
-# --- what is done --------------------------------------------------------------------------------
+# --- what is done: those that the fault and security tests notice; tests/mutants/workers.py has more ---
 
 DONE = [
     Mutant(
@@ -472,49 +480,11 @@ DONE = [
         "lost_answer",
     ),
     Mutant(
-        "more is claimed than there are free slots",
-        "worker.py",
-        "Claim(self.id, self.queues, free, self.lease_s",
-        "Claim(self.id, self.queues, self.concurrency, self.lease_s",
-        ("tests/worker/test_slots.py",),
-    ),
-    Mutant(
-        "a slot is free while a thread is still in it",
-        "crew.py",
-        "            self._strays.add(flight)\n",
-        "",
-        ("tests/worker/test_timeouts.py",),
-        "stuck",
-    ),
-    Mutant(
         "a slot is free before its body has ended",
         "crew.py",
         "return self._slots - len(self._flights) - len(self._strays)",
         "return self._slots - len(self._flights) // 2 - len(self._strays)",
         ("tests/worker/test_slots.py",),
-    ),
-    Mutant(
-        "strangers are never given back",
-        "upkeep.py",
-        "        if returned:\n            self._give_back(returned)\n",
-        "",
-        ("tests/worker/test_leases.py",),
-        "strangers",
-    ),
-    Mutant(
-        "what is lost is still reported",
-        "crew.py",
-        '        if flight.reason == "lost":\n            logger.warning(',
-        '        if flight.reason == "never":\n            logger.warning(',
-        ("tests/worker/test_leases.py", "tests/worker/test_outage.py"),
-    ),
-    Mutant(
-        "nobody notices that a run was lost",
-        "upkeep.py",
-        "        self._crew.lose(one for one in holding if one.id not in held or held[one.id].epoch != one.epoch)\n",
-        "",
-        ("tests/worker/test_leases.py",),
-        "closed",
     ),
     Mutant(
         "after an outage everybody is taken for dead",
@@ -532,43 +502,12 @@ DONE = [
         "cannot_renew",
     ),
     Mutant(
-        "a stopping worker goes on claiming",
-        "worker.py",
-        "if self._stopping or free <= 0:\n            return None",
-        "if free <= 0:\n            return None",
-        ("tests/worker/test_stop.py",),
-    ),
-    Mutant(
-        "what arrives after the stop is begun",
-        "worker.py",
-        "        if self._stopping:  # a claim that was on its way when the stop came\n",
-        "        if self._stopping and not claims:\n",
-        ("tests/worker/test_stop.py",),
-        "arrives_after",
-    ),
-    Mutant(
         "a worker holds its first task before it is known to live",
         "worker.py",
         "            await self.storage.beat(self.info())\n",
         "",
         ("tests/faults/test_killed.py",),
         "runs_again and claimed",
-    ),
-    Mutant(
-        "a timeout is ignored",
-        "crew.py",
-        "        if task.timeout is not None:\n            self._deadlines.add(flight, task.timeout)\n",
-        "",
-        ("tests/worker/test_timeouts.py",),
-        "async_body",
-    ),
-    Mutant(
-        "a cancel request reaches nobody",
-        "upkeep.py",
-        "        self._crew.cancel([one.id for one in held.values() if one.cancel_requested])\n",
-        "",
-        ("tests/worker/test_cancel.py",),
-        "next_look",
     ),
     Mutant(
         "what may be imported is not asked",

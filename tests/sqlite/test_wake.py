@@ -21,7 +21,7 @@ from omniq.storage.sqlite.beside import Beside, Ear
 from omniq.task import Settlement
 from tests.faults.processes import Child, Field, eventually
 
-LONG_S = 20.0  # longer than any wake-up takes; a wait that runs this long was not woken
+LONG_S = 10.0  # longer than any wake-up takes; a wait that runs this long was not woken
 
 PRODUCER = """
 import asyncio, sys

@@ -1,0 +1,146 @@
+"""The program of one worker process, forked by the template or started as `python -m omniq.pool.child`.
+
+Sets the process up (signals, descriptors, paths), serves its channel, and leaves without the interpreter's
+farewell to what it inherited.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import faulthandler
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+from omniq.pool.arena import Attached
+from omniq.pool.calls import Journal
+from omniq.pool.control import JOURNAL, ControlPage
+from omniq.pool.lines import INTERRUPT_SIGNAL, Line, ParentGone
+from omniq.pool.serving import CurrentCall, Server
+from omniq.pool.wire import Where
+
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_NAME: Final = 15
+EXIT_BROKEN: Final = 70
+
+_server: Server | None = None
+
+
+def current() -> CurrentCall | None:
+    """The call that runs in this process: its id, whether it should end, and a way to tell the parent."""
+    return None if _server is None else _server.current()
+
+
+def room(nbytes: int) -> memoryview | None:
+    """Memory in the arena for a result of the call that runs here; None where there is none to be had."""
+    return None if _server is None else _server.room(nbytes)
+
+
+def run(sock: socket.socket, arena_fd: int, page: Where, maker: int) -> NoReturn:
+    """Be a worker process until the end. `maker` is the process that must not die before this one."""
+    code = EXIT_BROKEN
+    try:
+        die_with(maker)
+        with suppress(Exception):  # no stderr to write to
+            faulthandler.enable()
+        _serve(sock, arena_fd, page)
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+        code = 0
+    except ParentGone:
+        code = 0
+    except BaseException:
+        with suppress(Exception):
+            traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+
+def _serve(sock: socket.socket, arena_fd: int, page: Where) -> None:
+    global _server  # noqa: PLW0603 - a process serves one channel, and bodies must find it
+    arena = Attached(arena_fd)
+    line = Line(sock, arena)
+    start = line.read()
+    if start is None:
+        return
+    told = json.loads(bytes(start.body))
+    settle_in(told)
+    if told["arena"]:
+        arena.map_whole(told["arena"])
+    memory = arena.map_alone(page)
+    _server = Server(line, ControlPage(memoryview(memory)), Journal(memory, JOURNAL))
+    signal.signal(INTERRUPT_SIGNAL, _server.on_signal)
+    _server.serve()
+
+
+def settle_in(start: dict[str, Any]) -> None:
+    """Look like the parent: the same folder, arguments and import path."""
+    sys.path[:] = start["path"]
+    sys.argv[:] = start["argv"]
+    with suppress(OSError):  # a folder that is gone meanwhile
+        os.chdir(start["cwd"])
+    os.environ.pop("PYTHONPATH", None)
+    if start["pythonpath"] is not None:
+        os.environ["PYTHONPATH"] = start["pythonpath"]
+
+
+def describe() -> dict[str, Any]:
+    """What `settle_in` needs, seen in the parent."""
+    try:
+        cwd = os.getcwd()
+    except OSError:  # the folder is gone, so they have none either
+        cwd = ""
+    return {
+        "path": [entry or cwd for entry in sys.path],
+        "argv": list(sys.argv),
+        "cwd": cwd,
+        "pythonpath": os.environ.get("PYTHONPATH"),
+    }
+
+
+def after_fork() -> None:
+    """Undo in a forked child what it must not share with the template and its siblings."""
+    atexit._clear()  # pyright: ignore[reportPrivateUsage]
+    random.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()  # or every child would draw the same numbers
+
+
+def die_with(maker: int) -> None:
+    """Ask the system to kill this process when the one that made it ends, however that ends."""
+    for number in (signal.SIGINT, signal.SIGTERM, INTERRUPT_SIGNAL):
+        # The parent decides when calls end. Not SIG_IGN: programs that a body starts would inherit that.
+        signal.signal(number, _leave_it_to_the_parent)
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        libc.prctl(PR_SET_NAME, b"omniq-pool", 0, 0, 0)
+    if os.getppid() != maker:  # it died before we asked
+        os._exit(0)
+
+
+def _leave_it_to_the_parent(_signal: int, _frame: FrameType | None) -> None:
+    """Do nothing."""
+
+
+def main() -> NoReturn:
+    sock_fd, arena_fd, number, generation, offset, size = map(int, sys.argv[1:7])
+    run(socket.socket(fileno=sock_fd), arena_fd, Where(number, generation, offset, size), os.getppid())
+
+
+if __name__ == "__main__":
+    # Under the name __main__ this module is not the one that bodies import.
+    from omniq.pool.child import main as main_of_the_module
+
+    main_of_the_module()

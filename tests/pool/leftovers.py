@@ -1,0 +1,56 @@
+"""What this process has: children and theirs, threads, descriptors, shared memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+
+def family(root: int | None = None) -> set[int]:
+    """Every living process below `root`, this one by default. Those that wait to be reaped count, too."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                stat = (folder / "stat").read_text()
+            except OSError:
+                continue  # it has gone meanwhile
+            if "(postgres" in stat:
+                continue  # of a server that other tests share, with processes that come and go
+            parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
+    found, ahead = set[int](), [root or os.getpid()]
+    while ahead:
+        here = ahead.pop()
+        below = [pid for pid, parent in parents.items() if parent == here]
+        found.update(below)
+        ahead += below
+    return found
+
+
+def children() -> set[int]:
+    """The processes that this one has started itself."""
+    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Having(NamedTuple):
+    processes: set[int]
+    threads: int
+    descriptors: int
+    segments: int
+
+    @classmethod
+    def now(cls) -> Having:
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        named = len(list(Path("/dev/shm").iterdir())) if Path("/dev/shm").is_dir() else 0
+        mapped = sum("memfd:" in line for line in maps)
+        descriptors = len(os.listdir("/proc/self/fd"))
+        return cls(family(), threading.active_count(), descriptors, named + mapped)

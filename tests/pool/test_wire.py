@@ -1,0 +1,127 @@
+"""Frames and parcels: whatever the pieces in which bytes arrive, what was sent is what is read."""
+
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omniq.pool import wire
+from omniq.pool.control import RING_WORDS, ControlPage
+from omniq.pool.wire import Inbox, ProtocolError
+
+bodies = st.one_of(st.binary(max_size=40), st.integers(60_000, 70_000).map(bytes))
+
+
+class Trickle:
+    """Delivers bytes in pieces of given sizes, over and over."""
+
+    def __init__(self, data: bytes, sizes: list[int]) -> None:
+        self._data = data
+        self._sizes = sizes
+        self._turn = 0
+
+    def receive(self, view: memoryview) -> int:
+        size = min(self._sizes[self._turn % len(self._sizes)], len(view), len(self._data))
+        self._turn += 1
+        view[:size] = self._data[:size]
+        self._data = self._data[size:]
+        return size
+
+
+@given(st.lists(bodies, max_size=8), st.lists(st.integers(1, 100_000), min_size=1, max_size=5))
+def test_frames_survive_any_cutting(sent: list[bytes], sizes: list[int]) -> None:
+    data = b"".join(wire.frame(wire.NOTE, number, body, flags=number % 8) for number, body in enumerate(sent))
+    inbox = Inbox(Trickle(data, [size + 100 for size in sizes]).receive)
+    read: list[tuple[int, int, bytes]] = []
+    while inbox.fill():
+        while (frame := inbox.next()) is not None:
+            assert frame.kind == wire.NOTE
+            read.append((frame.id, frame.flags, bytes(frame.body)))
+    assert read == [(number, number % 8, body) for number, body in enumerate(sent)]
+
+
+def test_one_byte_at_a_time() -> None:
+    data = wire.frame(wire.NOTE, 7, b"seven") + wire.frame(wire.READY)
+    inbox = Inbox(Trickle(data, [1]).receive)
+    kinds: list[int] = []
+    while inbox.fill():
+        if (frame := inbox.next()) is not None:
+            kinds.append(frame.kind)
+    assert kinds == [wire.NOTE, wire.READY]
+
+
+def test_a_big_body_stays_when_the_inbox_is_filled_again() -> None:
+    big = bytes(range(256)) * 1000
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setblocking(False)
+        inbox = Inbox(ours.recv_into)
+        data = memoryview(wire.frame(wire.NOTE, 1, big) + wire.frame(wire.NOTE, 2, b"x" * 5000))
+        frames: list[wire.Frame] = []
+        while len(frames) < 2:
+            if data:
+                data = data[theirs.send(data[:50_000]) :]
+            assert inbox.fill()
+            while (frame := inbox.next()) is not None:
+                frames.append(frame)
+        assert frames[0].body == big
+
+
+def test_a_senseless_length_is_refused() -> None:
+    header = wire.HEADER.pack(1 << 60, 1, 0, wire.NOTE, 0)
+    inbox = Inbox(Trickle(header, [100]).receive)
+    assert inbox.fill()
+    with pytest.raises(ProtocolError):
+        inbox.next()
+
+
+@given(st.binary(max_size=30), st.lists(st.binary(max_size=300), min_size=1, max_size=5))
+def test_an_inline_parcel_is_read_as_it_was_packed(before: bytes, parts: list[bytes]) -> None:
+    packed = before + b"".join(wire.pack_parcel(parts, None, len(before))) + b"after"
+    parcel, position = wire.unpack_parcel(memoryview(packed), len(before))
+    assert [bytes(part) for part in parcel.inline] == parts
+    assert packed[position:] == b"after"
+    assert parcel.where == wire.NOWHERE
+
+
+class FakeSlot:
+    def __init__(self, size: int) -> None:
+        self.where = wire.Where(3, 8, 4096, size)
+        self.memory = memoryview(bytearray(size))
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=5))
+def test_a_parcel_in_a_slot_is_read_as_it_was_packed(parts: list[bytes]) -> None:
+    slot = FakeSlot(wire.parcel_bytes(parts))
+    packed = b"".join(wire.pack_parcel(parts, slot, 0))
+    parcel, _ = wire.unpack_parcel(memoryview(packed), 0)
+    assert parcel.where == slot.where
+    assert [bytes(part) for part in parcel.cut(slot.memory)] == parts
+
+
+@pytest.mark.parametrize("keep", [10, 35, 39, 60])
+def test_a_parcel_that_was_cut_short_is_refused(keep: int) -> None:
+    packed = b"".join(wire.pack_parcel([b"x" * 20, b"y" * 30], None, 0))
+    with pytest.raises(ProtocolError):
+        wire.unpack_parcel(memoryview(packed)[:keep], 0)
+
+
+def test_a_parcel_larger_than_its_slot_is_refused() -> None:
+    slot = FakeSlot(4096)
+    packed = bytearray(b"".join(wire.pack_parcel([b"x" * 4096], slot, 0)))
+    packed[-8:] = (4097).to_bytes(8, "little")
+    with pytest.raises(ProtocolError):
+        wire.unpack_parcel(memoryview(packed), 0)
+
+
+def test_the_page_remembers_the_latest_interrupts() -> None:
+    page = ControlPage(memoryview(bytearray(64 * 1024)))
+    assert page.posted().ids == frozenset()
+    page.post(5)
+    assert page.posted().ids == {5}
+    for call_id in range(100, 100 + RING_WORDS):
+        page.post(call_id)
+    assert page.posted().ids == set(range(100, 100 + RING_WORDS))
+    page.clear()
+    assert page.posted().ids == frozenset()

@@ -1,0 +1,27 @@
+"""Decides when the next item may start, and how many a worker may have. Pure: facts in, answers out.
+
+The reader sets the pace: what has ended and was not read takes memory, and so will what runs now. Whatever a
+reader cannot go on without may always start, so that order and a full arena never wait for each other.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# The rest of the arena is for results that readers look at.
+SHARE: Final = 0.75
+# A worker that would be finished before we have answered gets its next items beforehand.
+QUICK_S: Final = 0.02
+VERY_QUICK_S: Final = 0.002
+
+
+def fits(unread_bytes: int, in_flight: int, usual_bytes: int, arena_bytes: int) -> bool:
+    """Whether the result of one more item would have its place."""
+    return unread_bytes + (in_flight + 1) * usual_bytes <= arena_bytes * SHARE
+
+
+def places(usual_s: float | None) -> int:
+    """How many items a worker may have at a time, given how long one usually takes."""
+    if usual_s is None or usual_s > QUICK_S:
+        return 1
+    return 2 if usual_s > VERY_QUICK_S else 4

@@ -1,0 +1,370 @@
+"""Where results wait for whoever reads them: the one place that the loop and the callers' threads share.
+
+    caller ── submit ──> inbox ── loop ──> workers
+    caller <── take ──── Stream <── finish ──┘
+
+    Hatch    the lock, what waits to go in, and the figures
+    Stream   results in the order of submission, or as they end; `get_result` has one, each `map` another
+
+Everything here is done under one lock, which nobody holds while waiting for anything else.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from loguru import logger
+from msgspec import Struct
+
+from omniq.data.items import Item
+from omniq.errors import CallTimeout, PoolNotRunning, ResultTimeout, TaskFailed, WorkerDied
+from omniq.pool.calls import RemoteTraceback, bounded
+from omniq.task import ErrorKind, TaskError
+
+State: TypeAlias = Literal["new", "running", "stopping", "stopped"]
+ErrorPolicy: TypeAlias = Literal["skip", "raise"]
+
+# A small result is more than its bytes.
+OVERHEAD_BYTES: Final = 512
+MAX_REMEMBERED_FAILURES: Final = 1000
+WARN_AFTER_S: Final = 10.0
+
+
+class Result(NamedTuple):
+    value: Any
+    failure: Exception | None
+    size_bytes: int
+
+
+class Skipped(NamedTuple):
+    """A call that failed and leaves no result."""
+
+
+class Work(Struct, frozen=True, eq=False):
+    """What is submitted, before it has a number."""
+
+    priority: int
+    name: str
+    count: int
+    body: Any
+
+
+SKIPPED: Final = Skipped()
+
+
+class Hatch:
+    """What all streams of a pool share."""
+
+    def __init__(self, max_pending: int | None) -> None:
+        # Whoever holds it may be interrupted by the garbage collector, which may close a `map` that was left.
+        self.lock = threading.RLock()
+        self.state: State = "new"
+        self.pending = 0  # calls that no worker has
+        self.in_flight = 0  # calls that a worker has
+        self.ready = 0  # results that nobody has taken
+        self.unread_bytes = 0  # that those hold
+        self.is_narrow = False  # nothing more is started until somebody reads
+        self.wake: Callable[[], None] = lambda: None  # tell the loop that there is something to do
+        self._max_pending = max_pending
+        self._room = threading.Condition(self.lock)
+        self._inbox: deque[Item] = deque()
+        self._is_woken = False
+        self._submitted = 0
+        self._streams: set[Stream] = set()
+
+    def open(self, stream: Stream) -> None:
+        with self.lock:
+            self.check_running()
+            self._streams.add(stream)
+
+    def close(self, stream: Stream) -> None:
+        """Nobody reads this one any more."""
+        with self.lock:
+            self._streams.discard(stream)
+            stream.forget()
+        self.wake()
+
+    def enter(self, state: State) -> None:
+        """Go on to another state of the pool. Whoever waits here looks again."""
+        with self.lock:
+            self.state = state
+            if state in ("stopped", "running"):
+                self._inbox.clear()
+                self.pending = self.in_flight = 0
+                for stream in tuple(self._streams):
+                    stream.forget()
+                self._streams.clear()
+                self.is_narrow = self._is_woken = False
+            self._room.notify_all()
+            for stream in tuple(self._streams):
+                stream.readable.notify_all()
+
+    def check_running(self) -> None:
+        if self.state == "new":
+            raise PoolNotRunning("Worker pool is not running: write `with pool:` or call start() first")
+        if self.state != "running":
+            raise PoolNotRunning("Worker pool is not running: it was stopped; start() starts it again")
+
+    # --- in --------------------------------------------------------------------------------------
+
+    def submit(self, stream: Stream, works: Sequence[Work]) -> None:
+        """Queue these. Waits while as many as allowed wait already."""
+        with self.lock:
+            for work in works:
+                self._wait_for_room()
+                item = Item(
+                    stream, self._submitted, stream.end, work.priority, work.name, work.count, work.body
+                )
+                self._submitted += 1
+                stream.end += work.count
+                stream.unfinished += work.count
+                self.pending += work.count
+                self._inbox.append(item)
+                self._wake_once()
+
+    def _wait_for_room(self) -> None:
+        self.check_running()
+        limit = self._max_pending
+        warn_at: float | None = time.monotonic() + WARN_AFTER_S
+        while limit is not None and self.pending >= limit:
+            self._room.wait(1.0)
+            self.check_running()
+            if warn_at is not None and self.is_narrow and time.monotonic() > warn_at:
+                warn_at = None
+                logger.warning(
+                    "submit_task has waited for {seconds:g} s: {ready} results are ready and nobody takes "
+                    "them; read results between submissions, or in another thread",
+                    seconds=WARN_AFTER_S,
+                    ready=self.ready,
+                )
+
+    def _wake_once(self) -> None:
+        if not self._is_woken:
+            self._is_woken = True
+            self.wake()
+
+    def received(self) -> list[Item]:
+        """On the loop: what was submitted since the last time."""
+        with self.lock:
+            self._is_woken = False
+            items = list(self._inbox)
+            self._inbox.clear()
+            return items
+
+    def started(self, item: Item) -> None:
+        with self.lock:
+            item.stream.in_flight += item.left
+            self.in_flight += item.left
+            self.pending -= item.left
+            self._room.notify_all()
+
+    def given_back(self, item: Item) -> None:
+        with self.lock:
+            item.stream.in_flight -= item.left
+            self.in_flight -= item.left
+            self.pending += item.left
+
+    def dropped(self, count: int) -> None:
+        with self.lock:
+            self.pending -= count
+            self._room.notify_all()
+
+    # --- out -------------------------------------------------------------------------------------
+
+    def took(self, result: Result) -> None:
+        """Somebody has read it; the lock is held."""
+        self.ready -= 1
+        self.unread_bytes -= result.size_bytes
+        if self.is_narrow:
+            self._wake_once()
+
+
+class Stream:
+    """Calls in the order in which they were submitted, and what became of each."""
+
+    def __init__(self, hatch: Hatch, *, ordered: bool, on_error: ErrorPolicy) -> None:
+        self.readable = threading.Condition(hatch.lock)
+        self.is_ordered = ordered
+        self.end = 0  # the number of the next call that is submitted
+        self.in_flight = 0  # calls that a worker has
+        self.unfinished = 0  # calls of which nobody knows yet what becomes of them
+        self.is_forgotten = False
+        self._hatch = hatch
+        self._on_error = on_error
+        self._unread = 0
+        self._next = 0  # the number of the next result in order
+        self._results: dict[int, Result | Skipped] = {}
+        self._ended: deque[int] = deque()  # numbers of results as they came, when order does not matter
+        self._owed: deque[tuple[int, Exception]] = deque(maxlen=MAX_REMEMBERED_FAILURES)
+
+    @property
+    def head(self) -> int:
+        """The number of the next result in order."""
+        return self._next
+
+    @property
+    def outstanding(self) -> int:
+        """How many calls were submitted whose results were neither read nor left out."""
+        return self.unfinished + self._unread
+
+    def needs(self, item: Item) -> bool:
+        """Whether somebody who reads can only go on when this has run."""
+        if self.is_ordered:
+            return item.head == self._next
+        return not self._ended and not self.in_flight
+
+    # --- on the loop -----------------------------------------------------------------------------
+
+    def finish(self, seq: int, value: Any, size_bytes: int) -> None:
+        with self._hatch.lock:
+            self._add(seq, Result(value, None, size_bytes + OVERHEAD_BYTES))
+
+    def fail(self, seq: int, name: str, exc: Exception) -> None:
+        """A call failed: raised in its place, or logged and left out."""
+        if self._on_error == "skip":
+            if not self.is_forgotten:
+                told = {"name": name, "number": seq, "error": _told(exc)}
+                logger.error("{name} (result {number}) failed and is left out: {error}", **told)
+            with self._hatch.lock:
+                self._owed.append((seq, exc))
+                self._add(seq, SKIPPED)
+            return
+        with self._hatch.lock:
+            self._add(seq, Result(None, exc, OVERHEAD_BYTES))
+
+    def _add(self, seq: int, result: Result | Skipped) -> None:
+        hatch = self._hatch
+        hatch.in_flight -= 1
+        self.in_flight -= 1
+        if self.is_forgotten:
+            return
+        self.unfinished -= 1
+        if isinstance(result, Result):
+            hatch.ready += 1
+            self._unread += 1
+            hatch.unread_bytes += result.size_bytes
+            self._results[seq] = result
+            if not self.is_ordered:
+                self._ended.append(seq)
+        elif self.is_ordered:
+            self._results[seq] = result
+        self._pass_skipped()
+        if not self.is_ordered or self._next in self._results:
+            self.readable.notify()
+        if not self.unfinished:
+            self.readable.notify_all()
+
+    def _pass_skipped(self) -> None:
+        while self._results.get(self._next) is SKIPPED:
+            del self._results[self._next]
+            self._next += 1
+
+    def forget(self) -> None:
+        """Let go of every result; the lock is held."""
+        self.is_forgotten = True
+        for result in self._results.values():
+            if isinstance(result, Result):
+                self._hatch.ready -= 1
+                self._hatch.unread_bytes -= result.size_bytes
+        self._results.clear()
+        self._ended.clear()
+        self._owed.clear()
+        self.readable.notify_all()
+
+    # --- in a caller's thread --------------------------------------------------------------------
+
+    def take(self, timeout_s: float | None) -> Any:
+        """The next result, raised if it is an exception. Waits."""
+        ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._hatch.lock:
+            self._hatch.check_running()
+            while (result := self._pop()) is None:
+                if self.is_forgotten or self._hatch.state != "running":
+                    raise PoolNotRunning(
+                        "Worker pool is not running: it was stopped while a result was awaited"
+                    )
+                if not self.unfinished and self._owed:
+                    raise _nothing_left(*self._owed.popleft())
+                wait_s = None if ends_at is None else ends_at - time.monotonic()
+                if wait_s is not None and wait_s <= 0:
+                    raise ResultTimeout(
+                        f"no result within {timeout_s:g} s; {self._hatch.in_flight} are running"
+                    )
+                self.readable.wait(wait_s)
+        return _value(result)
+
+    def try_take(self) -> tuple[bool, Any]:
+        with self._hatch.lock:
+            if self._hatch.state not in ("running", "stopping"):
+                return False, None
+            result = self._pop()
+        return (False, None) if result is None else (True, _value(result))
+
+    def take_until_done(self) -> tuple[bool, Any]:
+        """As `take`, but `(False, None)` once every call that was submitted has ended and was read."""
+        with self._hatch.lock:
+            self._hatch.check_running()
+            while (result := self._pop()) is None:
+                if self.is_forgotten or self._hatch.state != "running":
+                    raise PoolNotRunning(
+                        "Worker pool is not running: it was stopped while a result was awaited"
+                    )
+                if not self.unfinished:
+                    self._owed.clear()  # whoever reads to the end knows that nothing is left
+                    return False, None
+                self.readable.wait()
+        return True, _value(result)
+
+    def _pop(self) -> Result | None:
+        if self.is_ordered:
+            found = self._results.pop(self._next, None)
+            if found is None:
+                return None
+            self._next += 1
+            self._pass_skipped()
+        elif not self._ended:
+            return None
+        else:
+            found = self._results.pop(self._ended.popleft())
+        assert isinstance(found, Result)
+        self._unread -= 1
+        self._hatch.took(found)
+        if self.is_ordered and self._next in self._results:
+            self.readable.notify()  # another reader may wait for it
+        return found
+
+
+def _value(result: Result) -> Any:
+    if result.failure is not None:
+        raise result.failure
+    return result.value
+
+
+def _nothing_left(seq: int, exc: Exception) -> TaskFailed:
+    cause = exc.__cause__
+    traceback = cause.text if isinstance(cause, RemoteTraceback) else ""
+    error = TaskError(type(exc).__qualname__, _told(exc), traceback, _kind(exc))
+    failed = TaskFailed(
+        f"there is no further result: call {seq} failed and was left out ({_told(exc)}); "
+        'on_error="raise" raises it in its place',
+        error,
+    )
+    failed.__cause__ = exc
+    return failed
+
+
+def _kind(exc: Exception) -> ErrorKind:
+    if isinstance(exc, WorkerDied):
+        return "poison"
+    return "timeout" if isinstance(exc, CallTimeout) else "error"
+
+
+def _told(exc: Exception) -> str:
+    try:
+        return bounded(f"{type(exc).__name__}: {exc}")
+    except Exception:  # a __str__ of somebody else
+        return type(exc).__name__

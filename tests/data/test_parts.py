@@ -1,0 +1,205 @@
+"""The parts of the data pool that decide or keep something, without any worker."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omniq.data.feeding import fits, places
+from omniq.data.items import Item
+from omniq.data.stream import Hatch, Stream, Work
+from omniq.data.waiting import Waiting
+from omniq.errors import StartFailed, TaskFailed
+from omniq.pool.arena import slot_size
+from omniq.pool.reserved import Ranges, ReservedArena
+
+MIB = 1 << 20
+KIB = 1024
+
+# --- decisions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("unread", "in_flight", "usual", "answer"),
+    [
+        (0, 0, 0, True),  # nothing is known yet
+        (0, 0, MIB, True),
+        (0, 5, MIB, True),
+        (0, 6, MIB, False),  # the seventh would need what readers look at
+        (6 * MIB, 0, MIB, False),
+        (5 * MIB, 0, MIB, True),
+        (7 * MIB, 0, 0, False),
+        (0, 0, 100 * MIB, False),  # larger than the arena: only what somebody waits for
+    ],
+)
+def test_when_one_more_may_start(unread: int, in_flight: int, usual: int, answer: bool) -> None:
+    assert fits(unread, in_flight, usual, arena_bytes=8 * MIB) is answer
+
+
+@pytest.mark.parametrize(("usual_s", "many"), [(None, 1), (1.0, 1), (0.021, 1), (0.01, 2), (0.001, 4)])
+def test_how_many_a_worker_gets_beforehand(usual_s: float | None, many: int) -> None:
+    assert places(usual_s) == many
+
+
+# --- what waits ----------------------------------------------------------------------------------
+
+
+def a_stream(*, ordered: bool = True, on_error: Any = "skip") -> tuple[Hatch, Stream]:
+    hatch = Hatch(None)
+    hatch.enter("running")
+    stream = Stream(hatch, ordered=ordered, on_error=on_error)
+    hatch.open(stream)
+    return hatch, stream
+
+
+def submitted(hatch: Hatch, stream: Stream, *priorities: int) -> list[Item]:
+    hatch.submit(stream, [Work(priority, "work", 1, None) for priority in priorities])
+    return hatch.received()
+
+
+def test_the_most_urgent_first_then_the_oldest() -> None:
+    hatch, stream = a_stream()
+    waiting = Waiting()
+    for item in submitted(hatch, stream, 0, 5, 0, 9, 5, -1):
+        waiting.add(item)
+    order = []
+    while (item := waiting.first()) is not None:
+        waiting.take(item)
+        order.append(item.seq)
+    assert order == [3, 1, 4, 0, 2, 5]
+
+
+def test_what_comes_back_has_its_old_place() -> None:
+    hatch, stream = a_stream()
+    waiting, items = Waiting(), submitted(hatch, stream, 0, 0, 0)
+    for item in items[1:]:
+        waiting.add(item)
+    waiting.add(items[0])
+    assert waiting.first() is items[0]
+
+
+def test_the_one_that_a_reader_needs() -> None:
+    hatch, ordered = a_stream()
+    unordered = Stream(hatch, ordered=False, on_error="skip")
+    hatch.open(unordered)
+    waiting = Waiting()
+    first, second = submitted(hatch, ordered, 0, 9)
+    waiting.add(second)
+    assert waiting.first_needed() is None, "the first one runs somewhere"
+    waiting.add(first)
+    assert waiting.first_needed() is first, "whatever its priority"
+    waiting.take(first)
+    [third] = submitted(hatch, unordered, 0)
+    waiting.add(third)
+    assert waiting.first_needed() is third, "nothing of its stream runs or can be read"
+    assert waiting.take_all(ordered) == [second]
+    assert waiting.take_all() == [third]
+    assert waiting.first() is None
+
+
+# --- results -------------------------------------------------------------------------------------
+
+
+@given(st.permutations(range(8)), st.sets(st.integers(0, 7)), st.booleans())
+def test_results_come_in_order_whatever_ends_first(ends: list[int], bad: set[int], ordered: bool) -> None:
+    hatch, stream = a_stream(ordered=ordered)
+    for item in submitted(hatch, stream, *[0] * 8):
+        hatch.started(item)
+    for seq in ends:
+        if seq in bad:
+            stream.fail(seq, "work", ValueError(str(seq)))
+        else:
+            stream.finish(seq, seq, 10)
+    good = [seq for seq in ends if seq not in bad]
+    got = [stream.take(0.01) for _ in good]
+    assert got == (sorted(good) if ordered else good)
+    for _ in bad:
+        with pytest.raises(TaskFailed):
+            stream.take(0.01)
+    assert stream.try_take() == (False, None)
+    assert (hatch.pending, hatch.in_flight, hatch.ready, hatch.unread_bytes) == (0, 0, 0, 0)
+
+
+def test_nobody_is_told_too_early_that_nothing_is_left() -> None:
+    hatch, stream = a_stream()
+    for item in submitted(hatch, stream, 0, 0):
+        hatch.started(item)
+    stream.fail(0, "work", ValueError("no"))
+    got: list[Any] = []
+    reader = threading.Thread(target=lambda: got.append(stream.take(20)))
+    reader.start()
+    reader.join(0.05)
+    assert reader.is_alive(), "the second one may still bring something"
+    stream.finish(1, "yes", 10)
+    reader.join(20)
+    assert got == ["yes"]
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=30), st.integers(0, 1000))
+def test_ranges_never_overlap_and_come_back_whole(sizes: list[int], seed: int) -> None:
+    ranges, taken = Ranges(40), dict[int, int]()
+    chance = random.Random(seed)
+    for size in sizes:
+        offset = ranges.take(size)
+        if offset is None:
+            assert taken
+            given = chance.choice(list(taken))
+            ranges.give_back(given, taken.pop(given))
+            continue
+        assert all(offset + size <= other or other + length <= offset for other, length in taken.items())
+        assert offset + size <= 40
+        taken[offset] = size
+    for offset, size in taken.items():
+        ranges.give_back(offset, size)
+    assert ranges.take(40) == 0
+
+
+def test_an_arena_is_cut_anew_without_more_memory() -> None:
+    arena = ReservedArena(4 * MIB)
+    for kib in (64, 1024, 200, 4096, 64, 3000):
+        slots = []
+        while (slot := arena.take(kib * KIB)) is not None:
+            slots.append(slot)
+        assert len(slots) == 4 * MIB // slot_size(kib * KIB)
+        assert arena.used_bytes == sum(slot.size for slot in slots)
+        assert arena.take(kib * KIB, beyond_limit=True) is not None, "a page of a process is not counted"
+        for slot in slots:
+            slot.free()
+        assert arena.used_bytes == 0
+    arena.close()
+
+
+def test_slots_are_told_apart_by_number_and_generation() -> None:
+    arena, seen = ReservedArena(2 * MIB), set[tuple[int, int]]()
+    for kib in (64, 512, 64, 1024, 64) * 3:
+        slot = arena.take(kib * KIB)
+        assert slot is not None
+        assert (slot.number, slot.generation) not in seen
+        seen.add((slot.number, slot.generation))
+        slot.free()
+    arena.close()
+
+
+def test_a_view_keeps_the_memory_of_a_closed_arena() -> None:
+    arena = ReservedArena(MIB)
+    slot = arena.take(100 * KIB)
+    assert slot is not None
+    view = np.frombuffer(slot.export(), np.uint8)
+    view[:] = 7
+    arena.close()
+    assert arena.take(100 * KIB) is None
+    assert (view == 7).all()
+
+
+def test_more_than_there_is_cannot_be_reserved() -> None:
+    with pytest.raises(StartFailed, match=r"write a smaller arena="):
+        ReservedArena(1 << 60)

@@ -1,0 +1,39 @@
+"""`omniq migrate`: make the schema of the store, or bring it to this version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from omniq.cli.errors import CommandFailed
+from omniq.cli.group import OmniqCommand
+from omniq.cli.store import find_store, url_option
+
+if TYPE_CHECKING:
+    from omniq.storage.base import BaseStorage
+
+
+@click.command(cls=OmniqCommand)
+@url_option
+@click.option("--sql", is_flag=True, help="Print the SQL and change nothing.")
+def migrate(url: str | None, sql: bool) -> None:
+    """Make the tables of a PostgreSQL store, or bring them to this version; safe to repeat."""
+    import asyncio
+
+    storage = find_store(url)
+    if sql:
+        text = getattr(storage, "migration_sql", None)
+        if text is None:
+            raise CommandFailed(f"{storage!r} makes its tables by itself; there is no SQL to print")
+        print(text())
+        return
+    asyncio.run(_migrate(storage))
+    print(f"{storage!r} is up to date")
+
+
+async def _migrate(storage: BaseStorage) -> None:
+    try:
+        await storage.migrate()
+    finally:
+        await storage.close()

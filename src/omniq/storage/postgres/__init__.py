@@ -1,0 +1,545 @@
+"""PostgreSQL: many machines, one queue. Needs `pip install 'omniq-tasks[postgres]'`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, ClassVar, Final, Literal
+
+from loguru import logger
+
+from omniq.clock import REAL_CLOCK, Clock
+from omniq.errors import Conflict, CorruptRecord, DuplicateTask, InvalidOption, SchemaMismatch
+from omniq.storage.base import Capabilities, Claimed
+from omniq.storage.batched import BatchedStorage, check_moment, unknown
+from omniq.storage.embedded import MAX_PAGE, Ring, check_claim
+from omniq.storage.postgres import records
+from omniq.storage.postgres.claiming import Cursor
+from omniq.storage.postgres.connections import BORDER, Address, Connections, close
+from omniq.storage.postgres.errors import code_of, explained, missing_schema
+from omniq.storage.postgres.joining import is_drivers, run_on
+from omniq.storage.postgres.records import Row
+from omniq.storage.postgres.schema import Statements, lock, migrations, newest, preamble, quoted, script, step
+from omniq.storage.postgres.waking import Listening, Results
+from omniq.task import (
+    Answer,
+    Claim,
+    Enqueued,
+    Held,
+    OnConflict,
+    Rates,
+    Renewal,
+    Run,
+    Settlement,
+    StoredTask,
+    Task,
+    TaskError,
+    TaskFilter,
+    TaskResult,
+    TaskStatus,
+    WorkerInfo,
+    check_progress,
+    count,
+    positive_seconds,
+    queue_name,
+    shown,
+)
+
+Durability = Literal["fsync", "relaxed"]
+NO_CLAIM: Final[tuple[Any, ...]] = (None, None, None, None, None, False, (), 0)
+NO_PLACES: Final[tuple[Sequence[Any], ...]] = ((), (), (), ())
+# How long a word that somebody waits for results is good for; it is given again in a third of that.
+EAR_S: Final = 30.0
+
+
+class PostgresStorage(BatchedStorage):
+    """Tasks in a schema of a PostgreSQL database, on the server's clock.
+
+    `durability="relaxed"` commits without waiting for the disk: the last moments may be lost when the server
+    crashes. The schema is made by `omniq migrate`, or `await storage.migrate()`.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        batched=True, leases=True, wakes=True, joins=True, durable=True
+    )
+    # A timer may ring a little before the server's clock shows the moment.
+    late_s: ClassVar[float] = 0.002
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str | None = None,
+        durability: Durability = "fsync",
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        super().__init__()
+        if durability not in ("fsync", "relaxed"):
+            raise InvalidOption(f"durability must be 'fsync' or 'relaxed', not {durability!r}")
+        self._address = Address(dsn, schema, durability)
+        self.durability: Durability = durability
+        self.clock = clock  # for waiting only: what is due, and when, the server says
+        self._sql = Statements(self._address.schema)
+        self._connections: Connections | None = None
+
+    @property
+    def schema(self) -> str:
+        return self._address.schema
+
+    @property
+    def url(self) -> str:
+        return self._address.url
+
+    def __repr__(self) -> str:
+        return f"PostgresStorage({self._address.shown!r}, schema={self.schema!r})"
+
+    def clone(self) -> PostgresStorage:
+        twin = type(self)(self._address.dsn, schema=self.schema, durability=self.durability, clock=self.clock)
+        self._give_settings(twin)
+        return twin
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        connections = Connections(self._address)
+        self._due, self._ended = Ring(), Ring()
+        self._listening = Listening(self._address, connections.is_ours)
+        self._results = Results(self._ended, self.clock, self._look_for_ends)
+        self._cursor = Cursor()
+        self._look_again_at: float | None = None
+        self._heard_until = 0.0
+        self._connections = connections
+        try:
+            await self._check_version()
+        except BaseException:
+            self._connections = None
+            await connections.close()
+            raise
+
+    async def _check_version(self) -> None:
+        try:
+            [row] = await self._fetch("version")
+        except SchemaMismatch:
+            raise missing_schema(self._address.shown, self.schema) from None
+        version: int | None = row[0]
+        if version is None or version < newest():
+            raise missing_schema(self._address.shown, self.schema)
+        _refuse_newer(version, self._address)
+
+    async def _disconnect(self) -> None:
+        await self._results.stop()
+        await self._listening.stop()
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.close()
+
+    def abandon(self) -> None:
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            self._listening.abandon()
+            connections.abandon()
+
+    async def migrate(self) -> None:
+        """Bring the schema to this version: in one transaction, one caller at a time."""
+        conn = await self._address.connect("migrate")
+        try:
+            async with conn.transaction():
+                await conn.execute(lock(self.schema))
+                # Asked first: CREATE SCHEMA IF NOT EXISTS wants the right to create one in any case.
+                if not await conn.fetchval("SELECT true FROM pg_namespace WHERE nspname = $1", self.schema):
+                    await conn.execute(f"CREATE SCHEMA {quoted(self.schema)}")
+                await conn.execute(preamble(self.schema))
+                version: int = await conn.fetchval("SELECT coalesce(max(version), 0) FROM migration")
+                _refuse_newer(version, self._address)
+                for number in migrations():
+                    if number > version:
+                        await conn.execute(step(number))
+        except BORDER as exc:
+            raise explained(exc, self._address.shown, self.schema) from exc
+        finally:
+            await close(conn)
+
+    def migration_sql(self) -> str:
+        """The same as text, for those who apply it themselves."""
+        return script(self.schema)
+
+    # --- statements ------------------------------------------------------------------------------
+
+    async def _fetch(self, statement: str, *arguments: Any) -> list[Row]:
+        assert self._connections is not None
+        return await self._connections.fetch(self._sql[statement], *arguments)
+
+    async def _ask(self, statement: str, *arguments: Any) -> list[Row]:
+        await self.open()
+        return await self._fetch(statement, *arguments)
+
+    async def _tell(self, statement: str, *arguments: Any) -> list[Row]:
+        """A write that may make something due or end something. Its own notifications are not listened to."""
+        await self.open()
+        try:
+            return await self._fetch(statement, *arguments)
+        finally:  # also when the answer was lost: it may have happened
+            self._ring(due=True, result=True)
+
+    def _ring(self, *, due: bool | None, result: bool | None) -> None:
+        if due:
+            self._due.ring()
+        if result:
+            self._ended.ring()
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    async def enqueue_many(
+        self, tasks: Iterable[Task | StoredTask], *, conn: Any = None, on_conflict: OnConflict = "skip"
+    ) -> list[Enqueued]:
+        if on_conflict not in ("skip", "raise", "replace"):
+            raise InvalidOption(f"on_conflict must be 'skip', 'raise' or 'replace', not {on_conflict!r}")
+        stored = self.encode_many(tasks)
+        await self.open()
+        if not stored:
+            return []
+        arguments = records.enqueue_arguments(stored, on_conflict)
+        if conn is not None:
+            # Their commit notifies whoever sleeps, our own workers too.
+            return placed(stored, await self._on_their_connection(conn, arguments))
+        try:
+            rows = await self._fetch("enqueue", *arguments)
+        finally:
+            self._ring(due=True, result=False)
+        return placed(stored, rows)
+
+    async def _on_their_connection(self, conn: Any, arguments: tuple[Any, ...]) -> Sequence[Row]:
+        try:
+            return await run_on(conn, self._sql["enqueue"], arguments)
+        except Exception as exc:
+            said = getattr(exc, "orig", None) or exc  # SQLAlchemy wraps the driver's exception
+            if not is_drivers(said):
+                raise
+            if not code_of(said):
+                raise InvalidOption(f"conn cannot be used here: {said}") from exc
+            raise explained(said, "conn", self.schema) from exc
+
+    async def exchange(
+        self, settlements: Sequence[Settlement], claim: Claim | None = None
+    ) -> tuple[list[Answer], list[Claimed]]:
+        if claim is not None:
+            check_claim(claim)
+        await self.open()
+        first = _first_of_each(settlements)
+        if len(first) < len(settlements):  # the same run twice in one call: one after the other
+            repeated = [one for index, one in enumerate(settlements) if index not in first]
+            told, _ = await self._exchange([settlements[index] for index in first], None)
+            rest, claims = await self.exchange(repeated, claim)
+            answers = dict(zip(first, told, strict=True))
+            left = iter(rest)
+            return [answers[i] if i in answers else next(left) for i in range(len(settlements))], claims
+        return await self._exchange(settlements, claim)
+
+    async def _exchange(
+        self, settlements: Sequence[Settlement], claim: Claim | None
+    ) -> tuple[list[Answer], list[Claimed]]:
+        # The order of ids is the order of locks: two settles that overlap cannot wait for each other.
+        turn = sorted(range(len(settlements)), key=lambda index: settlements[index].task.id)
+        said = records.settle_arguments([settlements[index] for index in turn])
+        if claim is not None:
+            # The ear is there before the look, or what comes up in between would ring nobody.
+            await self._listening.listen(self._sql.due_channel, self._due)
+            self._due.clear()
+        now = time.monotonic()
+        places = NO_PLACES if claim is None else self._cursor.arguments(now)
+        wish = NO_CLAIM if claim is None else _wish(claim)
+        try:
+            [*rows, whole] = await self._fetch(
+                "exchange", *said, self.result_ttl_s, self.failed_ttl_s, *wish, *places
+            )
+        except BaseException:
+            self._ring(due=True, result=True)
+            raise
+        missed, rang_due, rang_result, due_in_s, walk_us = whole[:HEAD_COLUMNS]
+        answers = _answers(missed, turn)
+        self._ring(due=rang_due, result=rang_result)
+        if claim is None:
+            return answers, []
+        from_start, walk_s = not places[0], (walk_us or 0) / 1e6
+        self._cursor.note(walk_s, time.monotonic(), from_start)
+        self._cursor.advance([row[HEAD_COLUMNS:] for row in rows])
+        self._plan_next_look(due_in_s, may_be_before=not from_start and len(rows) < claim.limit)
+        claims = await self._readable(rows, claim)
+        self._remember(claims)
+        return answers, list(claims)
+
+    def _plan_next_look(self, due_in_s: float | None, *, may_be_before: bool) -> None:
+        if may_be_before:  # the cursor: look from the start as soon as that is its turn
+            again_s = max(0.0, self._cursor.from_start_at - time.monotonic())
+            due_in_s = again_s if due_in_s is None else min(again_s, due_in_s)
+        late_s = 0.0 if due_in_s == 0 else self.late_s
+        self._look_again_at = None if due_in_s is None else self.clock.monotonic() + due_in_s + late_s
+
+    async def _readable(self, rows: list[Row], claim: Claim) -> list[StoredTask]:
+        """A record that cannot be read must not stand in everybody's way: it fails, its bytes stay."""
+        claims: list[StoredTask] = []
+        bad: list[Settlement] = []
+        for row in rows:
+            columns = row[HEAD_COLUMNS:]
+            try:
+                claims.append(records.read_claimed(columns, claim))
+            except CorruptRecord as corrupt:
+                logger.error("failed: {}", corrupt)
+                error = TaskError("CorruptRecord", str(corrupt), "", "undecodable")
+                bad.append(Settlement.failed(Held(columns[1], columns[17]), error))
+        if bad:
+            await self._exchange(bad, None)
+        return claims
+
+    async def renew(self, worker: str, lease: float, holding: Iterable[Held] = ()) -> Renewal:
+        positive_seconds(lease, "lease")
+        known = tuple(holding)
+        held = {row[0]: Held(*row) for row in await self._ask("renew", worker, lease)}
+        lost = frozenset(one.id for one in known if one.id not in held or held[one.id].epoch != one.epoch)
+        return Renewal(held, lost, frozenset(one.id for one in held.values() if one.cancel_requested))
+
+    async def release(self, worker: str) -> int:
+        [(many, _, _)] = await self._tell("release", worker, self.failed_ttl_s)
+        return int(many)
+
+    async def lapse(self, limit: int = 100) -> int:
+        """A look first: this is asked often, and there is seldom anything."""
+        count(limit, "limit", least=1)
+        [(anything,)] = await self._ask("anything_over")
+        if not anything:
+            return 0
+        [(many, _, _)] = await self._tell("lapse", limit, self.failed_ttl_s)
+        return int(many)
+
+    async def progress(self, task_id: str, epoch: int, done: float, total: float | None = None) -> bool:
+        check_progress(done, total)
+        if not _possible(task_id):
+            return False
+        return bool(await self._ask("progress", task_id, epoch, records.json_text((done, total))))
+
+    async def cancel(self, task_id: str) -> TaskStatus:
+        _must_be_possible(task_id)
+        [(status,)] = await self._tell("cancel", task_id, self.failed_ttl_s)
+        return _status_or_unknown(task_id, status)
+
+    async def retry(self, task_id: str) -> None:
+        _must_be_possible(task_id)
+        [(number, key, holder)] = await self._tell("retry", task_id)
+        status = _status_or_unknown(task_id, number)
+        if status not in (TaskStatus.FAILED, TaskStatus.CANCELLED):
+            raise Conflict(f"task {task_id} is {status}; only FAILED and CANCELLED tasks can be retried")
+        if holder is not None:
+            raise DuplicateTask(f"unique key {shown(key)} is now held by task {holder}", holder)
+
+    async def reschedule(self, task_id: str, eta: datetime, *, epoch: int | None = None) -> None:
+        moment = check_moment(eta)
+        _must_be_possible(task_id)
+        [(number, current)] = await self._tell("reschedule", task_id, moment, epoch)
+        status = _status_or_unknown(task_id, number)
+        if epoch is not None and current != epoch:
+            raise Conflict(f"task {task_id} is at epoch {current}, no longer at {epoch}")
+        if status is not TaskStatus.PENDING:
+            raise Conflict(f"task {task_id} is {status}; only PENDING tasks can be rescheduled")
+
+    async def delete(self, task_id: str) -> None:
+        _must_be_possible(task_id)
+        [(number,)] = await self._tell("delete", task_id)
+        status = _status_or_unknown(task_id, number)
+        if not status.final:
+            raise Conflict(f"task {task_id} is {status}; cancel it first, then delete it")
+
+    async def prune(self, limit: int = 1000) -> int:
+        count(limit, "limit", least=1)
+        [(many,)] = await self._tell("prune", limit)
+        return int(many)
+
+    async def pause(self, queue: str) -> None:
+        await self._ask("pause", queue_name(queue))
+
+    async def resume(self, queue: str) -> None:
+        await self._tell("resume", queue_name(queue), self._sql.due_channel)
+
+    async def beat(self, worker: WorkerInfo) -> None:
+        await self._ask("beat", worker.id, records.json_text(worker))
+
+    async def leave(self, worker: str) -> None:
+        await self._ask("leave", worker)
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    async def get_task(self, task_id: str) -> Task | None:
+        stored = await self._get(task_id)
+        return None if stored is None else self.decode(stored)
+
+    async def get_result(self, task_id: str) -> TaskResult | None:
+        stored = await self._get(task_id)
+        return None if stored is None else self.result_of(stored)
+
+    async def _get(self, task_id: str) -> StoredTask | None:
+        rows = await self._ask("get", task_id) if _possible(task_id) else []
+        return records.read_task(rows[0]) if rows else None
+
+    async def held(self, worker: str) -> list[Held]:
+        return [Held(*row) for row in await self._ask("held", worker)]
+
+    async def list_tasks(
+        self, filter: TaskFilter | None = None, after: str | None = None, limit: int = 100
+    ) -> list[Task]:
+        if count(limit, "limit", least=1) > MAX_PAGE:
+            raise InvalidOption(f"limit must be at most {MAX_PAGE}, not {limit}; ask for pages with after=")
+        wanted = filter or TaskFilter()
+        rows = await self._ask(
+            "list",
+            None if wanted.status is None else records.NUMBERS[wanted.status],
+            wanted.queue,
+            wanted.func_path,
+            wanted.unique_key,
+            wanted.finished_before,
+            None if after is None else await self._seq_of(after),
+            limit,
+        )
+        tasks: list[Task] = []
+        for row in rows:
+            try:
+                tasks.append(self.decode(records.read_task(row)))
+            except CorruptRecord as corrupt:
+                logger.error("passed over: {}", corrupt)
+        return tasks
+
+    async def _seq_of(self, task_id: str) -> int:
+        _must_be_possible(task_id)
+        rows = await self._ask("seq_of", task_id)
+        if not rows:
+            raise unknown(task_id)
+        return int(rows[0][0])
+
+    async def history(self, task_id: str) -> list[Run]:
+        rows = await self._ask("history", task_id) if _possible(task_id) else []
+        return [records.read_run(row) for row in rows]
+
+    async def counts(self) -> dict[str, dict[TaskStatus, int]]:
+        counted: dict[str, dict[TaskStatus, int]] = {}
+        for queue, status, how_many in await self._ask("counts"):
+            counted.setdefault(queue, dict.fromkeys(TaskStatus, 0))[records.STATUSES[status]] = how_many
+        return counted
+
+    async def rates(self, since: datetime) -> Rates:
+        [row] = await self._ask("rates", check_moment(since))
+        return Rates(*row)
+
+    async def paused(self) -> set[str]:
+        return {row[0] for row in await self._ask("paused")}
+
+    async def workers(self) -> list[WorkerInfo]:
+        return [records.read_worker(info, seen_at) for info, seen_at in await self._ask("workers")]
+
+    async def verify(self) -> list[str]:
+        return [row[0] for row in await self._ask("verify")]
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    async def wait(self, timeout: float) -> bool:
+        await self.open()
+        await self._listening.listen(self._sql.due_channel, self._due)
+        timeout_s = max(0.0, timeout)
+        if self._look_again_at is not None:
+            until_due_s = self._look_again_at - self.clock.monotonic()
+            if until_due_s < timeout_s:
+                await self._due.wait(self.clock, until_due_s)
+                return True
+        return await self._due.wait(self.clock, timeout_s)
+
+    async def wait_result(self, task_id: str, timeout: float | None = None) -> TaskResult | None:
+        await self.open()
+        task_id = str(task_id)
+        ended = self._results.expect(task_id)
+        try:
+            result = await self._result_or_unknown(task_id)
+            if result is not None or not await self._results.until(ended, timeout):
+                return result
+            return await self._result_or_unknown(task_id)
+        finally:
+            self._results.forget(task_id, ended)
+
+    async def _result_or_unknown(self, task_id: str) -> TaskResult | None:
+        stored = await self._get(task_id)
+        if stored is None:
+            raise unknown(task_id)
+        return self.result_of(stored)
+
+    async def _look_for_ends(self, ids: list[str]) -> set[str]:
+        """Which of these have ended, or are gone; and tell those who end tasks that somebody listens."""
+        await self._listening.listen(self._sql.result_channel, self._ended)
+        if time.monotonic() >= self._heard_until:
+            await self._fetch("await", EAR_S)
+            self._heard_until = time.monotonic() + EAR_S / 3
+        unended = await self._fetch("unended", ids)
+        return set(ids) - {row[0] for row in unended}
+
+
+# In front of the columns of a task, `exchange` has what it says of the call as a whole.
+HEAD_COLUMNS: Final = 5
+
+
+def _refuse_newer(version: int, address: Address) -> None:
+    if version > newest():
+        raise SchemaMismatch(
+            f"schema {shown(address.schema)} of {address.shown} has version {version}, this OmniQ knows "
+            f"{newest()}; upgrade OmniQ here"
+        )
+
+
+def _wish(claim: Claim) -> tuple[Any, ...]:
+    return (
+        claim.worker,
+        None if claim.queues is None else list(claim.queues),
+        claim.limit,
+        claim.lease,
+        claim.claim_id,
+        claim.isolates,
+        list(claim.scarce),
+        max(0, claim.scarce_limit),
+    )
+
+
+def _first_of_each(settlements: Sequence[Settlement]) -> list[int]:
+    """Where each run is settled first."""
+    seen: dict[tuple[str, int], int] = {}
+    for index, one in enumerate(settlements):
+        seen.setdefault((one.task.id, one.task.epoch), index)
+    return list(seen.values())
+
+
+def _answers(missed: str | None, turn: list[int]) -> list[Answer]:
+    answers = [Answer.HELD] * len(turn)
+    if missed is not None:
+        for number, answer in records.read_missed.decode(missed).items():
+            answers[turn[int(number) - 1]] = Answer(answer)
+    return answers
+
+
+def placed(stored: Sequence[StoredTask], rows: Sequence[Row]) -> list[Enqueued]:
+    """No row says that everything was new."""
+    if not rows:
+        return [Enqueued(task.id, created=True) for task in stored]
+    return [Enqueued(row[1], created=row[2]) for row in rows]
+
+
+def _possible(task_id: str) -> bool:
+    """Whether any stored task can have this id: PostgreSQL keeps no NUL and no lone surrogate."""
+    try:
+        return "\x00" not in task_id and bool(task_id.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _must_be_possible(task_id: str) -> None:
+    if not _possible(task_id):
+        raise unknown(task_id)
+
+
+def _status_or_unknown(task_id: str, number: int | None) -> TaskStatus:
+    if number is None:
+        raise unknown(task_id)
+    return records.STATUSES[number]

@@ -1,0 +1,190 @@
+"""Connections to the server: a few of them, lent for one statement each, replaced when they break.
+
+No state is kept on a connection, so any of them will do. One that broke, or whose statement was given up
+half-way, is closed, and the next call opens another: who was told `StoreUnavailable` only has to call again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+
+from omniq.errors import InvalidOption, OmniqError, StoreUnavailable, Unsupported
+from omniq.storage.postgres.errors import IN_THE_WAY, code_of, explained
+from omniq.storage.postgres.records import Row
+from omniq.storage.postgres.schema import DEFAULT_SCHEMA, OLDEST_SERVER, check_schema
+from omniq.storage.url import safe_url
+from omniq.task import shown
+
+if TYPE_CHECKING:
+    Connection = asyncpg.Connection[asyncpg.Record]
+
+MAX_CONNECTIONS: Final = 8
+CONNECT_TIMEOUT_S: Final = 10.0
+# No statement of ours takes this long: a server that has not answered by then does not answer.
+ANSWER_TIMEOUT_S: Final = 60.0
+CLOSE_TIMEOUT_S: Final = 2.0
+# Transactions that were in each other's way are done again so often before the caller hears of it.
+TRIES: Final = 5
+# Everything that a call of the driver may end with. Its own surprises are among it: a connection that the
+# server ended at that very moment can leave the driver in a state that it did not expect.
+BORDER: Final = (
+    OSError,
+    EOFError,
+    TimeoutError,
+    UnicodeEncodeError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
+
+
+class Address:
+    """Where the server is and which schema is ours. `schema` may stand in the URL: `?schema=jobs`."""
+
+    def __init__(self, dsn: str, schema: str | None, durability: str) -> None:
+        if not isinstance(dsn, str) or urlsplit(dsn).scheme not in ("postgresql", "postgres"):
+            raise InvalidOption(
+                f"{shown(safe_url(str(dsn)))} is no PostgreSQL address; write postgresql://user@host/database"
+            )
+        parts = urlsplit(dsn)
+        options = parse_qsl(parts.query, keep_blank_values=True)
+        named = [value for name, value in options if name == "schema"]
+        self.schema = check_schema(schema if schema is not None else named[-1] if named else DEFAULT_SCHEMA)
+        rest = urlencode([(name, value) for name, value in options if name != "schema"], quote_via=quote)
+        self.dsn = urlunsplit(parts._replace(query=rest))
+        self.shown = shown(safe_url(self.dsn), limit=200).strip("'")
+        self.durability = durability
+
+    @property
+    def url(self) -> str:
+        """With the password and the schema: for another process, not for people."""
+        if self.schema == DEFAULT_SCHEMA:
+            return self.dsn
+        parts = urlsplit(self.dsn)
+        query = "&".join(filter(None, (parts.query, f"schema={quote(self.schema, safe='')}")))
+        return urlunsplit(parts._replace(query=query))
+
+    async def connect(self, what_for: str) -> Connection:
+        """A new connection. What goes wrong is told in one line, without the driver's own exception."""
+        try:
+            conn: Connection = await asyncpg.connect(
+                self.dsn,
+                timeout=CONNECT_TIMEOUT_S,
+                command_timeout=ANSWER_TIMEOUT_S,
+                max_cached_statement_lifetime=0,
+                server_settings={"application_name": f"omniq {what_for}"},
+            )
+        except TimeoutError:
+            raise StoreUnavailable(f"{self.shown}: no answer within {CONNECT_TIMEOUT_S:g} s") from None
+        except BORDER as exc:
+            raise explained(exc, self.shown, self.schema) from None
+        except ValueError as exc:  # of the address itself; the driver may quote all of it
+            raise InvalidOption(
+                f"{self.shown} is no usable PostgreSQL address: {type(exc).__name__}"
+            ) from None
+        try:
+            await self._prepare(conn)
+        except BaseException:
+            conn.terminate()
+            raise
+        return conn
+
+    async def _prepare(self, conn: Connection) -> None:
+        version = conn.get_server_version()
+        if version.major < OLDEST_SERVER:
+            found = f"{version.major}.{version.minor}"
+            raise Unsupported(f"{self.shown} is PostgreSQL {found}; {OLDEST_SERVER} or newer is needed")
+        try:
+            # Every statement of a function must see what others have committed since the one before.
+            if await conn.fetchval("SHOW default_transaction_isolation") != "read committed":
+                await conn.execute("SET default_transaction_isolation = 'read committed'")
+            if self.durability == "relaxed":
+                await conn.execute("SET synchronous_commit = off")
+        except BORDER as exc:
+            raise explained(exc, self.shown, self.schema) from exc
+
+
+class Connections:
+    """At most so many at a time; who finds all of them lent waits for one."""
+
+    def __init__(self, address: Address, limit: int = MAX_CONNECTIONS) -> None:
+        self.address = address
+        self._pids: dict[Connection, int] = {}
+        self._idle: list[Connection] = []
+        self._free = asyncio.Semaphore(limit)
+
+    async def fetch(self, sql: str, *arguments: Any) -> list[Row]:
+        """One statement as one transaction. Repeated where others were in its way."""
+        async with self._free:
+            for tries_left in range(TRIES - 1, -1, -1):
+                conn = self._take() or await self._connect()
+                try:
+                    rows = await self._run(conn, sql, arguments)
+                except BaseException as exc:
+                    self._return_after(conn, exc)
+                    if code_of(exc) in IN_THE_WAY and tries_left:
+                        continue
+                    if isinstance(exc, BORDER):
+                        raise self._told(exc) from exc
+                    raise
+                self._idle.append(conn)
+                return rows
+        raise AssertionError("unreachable")
+
+    async def _run(self, conn: Connection, sql: str, arguments: tuple[Any, ...]) -> list[Row]:
+        return cast("list[Row]", await conn.fetch(sql, *arguments))
+
+    def _take(self) -> Connection | None:
+        while self._idle:
+            conn = self._idle.pop()
+            if not conn.is_closed():
+                return conn
+            del self._pids[conn]
+        return None
+
+    async def _connect(self) -> Connection:
+        conn = await self.address.connect("work")
+        self._pids[conn] = conn.get_server_pid()
+        return conn
+
+    def is_ours(self, pid: int) -> bool:
+        """What our own connections notify of, we know already."""
+        return pid in self._pids.values()
+
+    def _return_after(self, conn: Connection, exc: BaseException) -> None:
+        """What the server said itself leaves a connection whole, unless it said goodbye with it."""
+        said = isinstance(exc, asyncpg.PostgresError) and not code_of(exc).startswith(("08", "57P"))
+        if (said or isinstance(exc, asyncpg.DataError | UnicodeEncodeError)) and not conn.is_closed():
+            self._idle.append(conn)
+            return
+        del self._pids[conn]
+        conn.terminate()
+
+    def _told(self, exc: BaseException) -> OmniqError:
+        if isinstance(exc, TimeoutError):
+            return StoreUnavailable(f"{self.address.shown}: no answer within {ANSWER_TIMEOUT_S:g} s")
+        if isinstance(exc, asyncpg.InternalClientError):
+            return StoreUnavailable(f"{self.address.shown}: the connection was lost")
+        return explained(exc, self.address.shown, self.address.schema)
+
+    async def close(self) -> None:
+        idle, self._idle = self._idle, []
+        self._pids.clear()
+        await asyncio.gather(*(close(conn) for conn in idle))
+
+    def abandon(self) -> None:
+        """Its loop has closed: only the sockets can still be given back."""
+        idle, self._idle = self._idle, []
+        for conn in idle:
+            conn.terminate()
+
+
+async def close(conn: Connection) -> None:
+    try:
+        await conn.close(timeout=CLOSE_TIMEOUT_S)
+    except BORDER:
+        conn.terminate()

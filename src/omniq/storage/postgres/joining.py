@@ -1,0 +1,125 @@
+"""Enqueueing on the application's own connection: seen when they commit, never if they roll back.
+
+asyncpg, psycopg 3 (blocking and async), and what SQLAlchemy makes of either: a Connection or Session,
+blocking or async. What is raised leaves their transaction as it was before the call, because it happens
+behind a savepoint. Nothing here imports a driver that the application does not use: a class says whose it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from omniq.errors import InvalidOption
+
+SAVEPOINT: Final = "omniq_enqueue"
+_NUMBERED: Final = re.compile(r"\$\d+")
+_KNOWN: Final = "an asyncpg, psycopg 3 or SQLAlchemy connection, or a SQLAlchemy session"
+_FAMILIES: Final = ("asyncpg", "psycopg", "sqlalchemy")
+_IDLE: Final = 0  # psycopg.pq.TransactionStatus: no transaction yet
+
+
+async def run_on(conn: Any, sql: str, arguments: tuple[Any, ...]) -> Sequence[Any]:
+    """The rows of one statement on somebody else's connection, inside their transaction."""
+    match _family(conn):
+        case "asyncpg":
+            async with conn.transaction():
+                rows: Sequence[Any] = await conn.fetch(sql, *arguments)
+            return rows
+        case "psycopg":
+            if inspect.iscoroutinefunction(conn.execute):
+                return await _on_psycopg(conn, sql, arguments)
+            return await asyncio.to_thread(_on_blocking_psycopg, conn, sql, arguments)
+        case "sqlalchemy":
+            return await run_on(await _driver_connection(conn), sql, arguments)
+        case other:
+            raise InvalidOption(f"conn must be {_KNOWN}, not {other}")
+
+
+def _family(conn: Any) -> str:
+    for kind in type(conn).__mro__:
+        package = kind.__module__.partition(".")[0]
+        if package in _FAMILIES:
+            return package
+    return type(conn).__name__
+
+
+def is_drivers(exc: BaseException) -> bool:
+    return _family(exc) in _FAMILIES
+
+
+# --- SQLAlchemy ----------------------------------------------------------------------------------
+
+
+async def _driver_connection(conn: Any) -> Any:
+    """The driver's own connection, once SQLAlchemy has begun its transaction there.
+
+    It begins one with its first statement only, and what came before that would not be part of it.
+    """
+    from sqlalchemy import text  # pyright: ignore[reportMissingImports]
+
+    begin: Any = text("SELECT 1")
+    if hasattr(conn, "sync_session") or hasattr(conn, "sync_connection"):
+        await conn.execute(begin)
+        async_conn = await conn.connection() if hasattr(conn, "sync_session") else conn
+        return (await async_conn.get_raw_connection()).driver_connection
+    await asyncio.to_thread(conn.execute, begin)
+    blocking_conn = conn.connection() if callable(getattr(conn, "connection", None)) else conn
+    return blocking_conn.connection.driver_connection
+
+
+# --- psycopg 3 -----------------------------------------------------------------------------------
+
+
+def _formatted(sql: str) -> str:
+    """psycopg writes parameters as %s; ours stand in order, each once."""
+    return _NUMBERED.sub("%s", sql.replace("%", "%%"))
+
+
+def _needs_savepoint(conn: Any) -> bool:
+    """With autocommit and no transaction there is nothing to go back to, and nothing that could be lost."""
+    return not (conn.autocommit and conn.info.transaction_status == _IDLE)
+
+
+async def _on_psycopg(conn: Any, sql: str, arguments: tuple[Any, ...]) -> Sequence[Any]:
+    # By hand: `conn.transaction()` would commit, where theirs has not begun yet.
+    savepoint = _needs_savepoint(conn)
+    async with conn.cursor(row_factory=_tuples()) as cursor:
+        if savepoint:
+            await cursor.execute(f"SAVEPOINT {SAVEPOINT}")
+        try:
+            await cursor.execute(_formatted(sql), list(arguments))
+            rows: Sequence[Any] = await cursor.fetchall()
+        except BaseException:
+            if savepoint and not conn.closed:
+                await cursor.execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+            raise
+        if savepoint:
+            await cursor.execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
+    return rows
+
+
+def _on_blocking_psycopg(conn: Any, sql: str, arguments: tuple[Any, ...]) -> Sequence[Any]:
+    savepoint = _needs_savepoint(conn)
+    with conn.cursor(row_factory=_tuples()) as cursor:
+        if savepoint:
+            cursor.execute(f"SAVEPOINT {SAVEPOINT}")
+        try:
+            cursor.execute(_formatted(sql), list(arguments))
+            rows: Sequence[Any] = cursor.fetchall()
+        except BaseException:
+            if savepoint and not conn.closed:
+                cursor.execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+            raise
+        if savepoint:
+            cursor.execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
+    return rows
+
+
+def _tuples() -> Any:
+    from psycopg.rows import tuple_row  # pyright: ignore[reportMissingImports]
+
+    return tuple_row

@@ -1,0 +1,209 @@
+"""A task and its row in PostgreSQL, one as the other. Nothing here touches a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from omniq.errors import CorruptRecord
+from omniq.storage.rows import digest
+from omniq.task import (
+    Action,
+    Claim,
+    OnConflict,
+    Run,
+    RunOutcome,
+    Settlement,
+    StoredTask,
+    TaskError,
+    TaskStatus,
+    WorkerInfo,
+    replace,
+)
+
+STATUSES: Final = tuple(TaskStatus)
+NUMBERS: Final = {status: number for number, status in enumerate(STATUSES)}
+ACTIONS: Final = {action: number for number, action in enumerate(Action)}
+
+# What a claim hands out, in the order of `exchange`, and what any task has beyond it.
+_WAITING: Final = (
+    *(
+        "seq",
+        "id",
+        "func_path",
+        "payload",
+        "queue",
+        "rank",
+        "eta",
+        "due",
+        "expires_at",
+        '"interval"',
+        "timeout",
+    ),
+    *("max_retries", "max_losses", "unique_key", "headers", "on_failure", "result_ttl", "epoch", "attempts"),
+    *("losses", "suspicions", "enqueued_at", "started_at"),
+)
+_REST: Final = (
+    *("status", "owner", "cancel_requested", "error", "progress", "finished_at", "result", "result_status"),
+    *("result_at", "isolates"),
+)
+COLUMNS: Final = ", ".join(f"t.{name}" for name in (*_WAITING, *_REST))
+
+_to_json: Final = msgspec.json.Encoder()
+_read_headers: Final = msgspec.json.Decoder(dict[str, str])
+_read_error: Final = msgspec.json.Decoder(TaskError)
+_read_progress: Final = msgspec.json.Decoder(tuple[float, float | None])
+_read_worker: Final = msgspec.json.Decoder(WorkerInfo)
+read_missed: Final = msgspec.json.Decoder(dict[str, str])
+
+Row = Sequence[Any]
+Columns = tuple[list[Any], ...]
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def _nonsense(row: Row, exc: Exception) -> CorruptRecord:
+    return CorruptRecord(f"the record of task {row[1]!a} (seq {row[0]}) makes no sense: {exc}")
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    """The driver takes the last moment there is for infinity, and gives it back without a time zone."""
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
+
+
+def read_waiting(row: Row) -> StoredTask:
+    """The first columns of a row as a value: what a worker needs."""
+    try:
+        headers: str | None = row[14]
+        return StoredTask(
+            row[2],
+            row[3],
+            row[0],
+            id=row[1],
+            queue=row[4],
+            priority=-row[5],
+            eta=_aware(row[6]),
+            expires_at=_aware(row[8]),
+            interval=row[9],
+            timeout=row[10],
+            max_retries=row[11],
+            max_losses=row[12],
+            unique_key=row[13],
+            headers={} if headers is None else _read_headers.decode(headers),
+            on_failure=row[15],
+            result_ttl=row[16],
+            epoch=row[17],
+            attempts=row[18],
+            losses=row[19],
+            suspicions=row[20],
+            enqueued_at=row[21],
+            started_at=row[22],
+        )
+    except msgspec.MsgspecError as exc:
+        raise _nonsense(row, exc) from exc
+
+
+def read_claimed(row: Row, claim: Claim) -> StoredTask:
+    waiting = read_waiting(row)
+    return replace(waiting, status=TaskStatus.RUNNING, owner=claim.worker, isolates=claim.isolates)
+
+
+def read_task(row: Row) -> StoredTask:
+    """A whole row as a value."""
+    waiting = read_waiting(row)
+    status, owner, cancel_requested, error, progress, finished_at, result, ended, result_at, isolates = row[
+        23:33
+    ]
+    try:
+        return replace(
+            waiting,
+            status=STATUSES[status],
+            owner=owner,
+            cancel_requested=cancel_requested,
+            error=None if error is None else _read_error.decode(error),
+            progress=None if progress is None else _read_progress.decode(progress),
+            finished_at=finished_at,
+            result=result,
+            result_status=None if ended is None else STATUSES[ended],
+            result_at=result_at,
+            isolates=isolates,
+        )
+    except (IndexError, msgspec.MsgspecError) as exc:
+        raise _nonsense(row, exc) from exc
+
+
+def read_run(row: Row) -> Run:
+    epoch, owner, started_at, finished_at, outcome, error = row
+    try:
+        known = None if error is None else _read_error.decode(error)
+        return Run(epoch, owner, started_at, finished_at, RunOutcome(outcome), known)
+    except (ValueError, msgspec.MsgspecError) as exc:
+        raise CorruptRecord(f"a line of a task's history (epoch {epoch!a}) makes no sense: {exc}") from exc
+
+
+def read_worker(info: str, seen_at: datetime) -> WorkerInfo:
+    return replace(_read_worker.decode(info), seen_at=seen_at)
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def json_text(value: Any) -> str:
+    try:
+        return _to_json.encode(value).decode()
+    except UnicodeEncodeError:  # a lone surrogate in an error text must not stop its neighbours
+        assert isinstance(value, TaskError)
+        kind, message, traceback = (
+            part.encode(errors="replace").decode() for part in (value.type, value.message, value.traceback)
+        )
+        return _to_json.encode(TaskError(kind, message, traceback, value.kind)).decode()
+
+
+def enqueue_arguments(tasks: Sequence[StoredTask], on_conflict: OnConflict) -> tuple[Any, ...]:
+    """The columns of `enqueue`, one list each."""
+    return (
+        [task.id for task in tasks],
+        [digest(task) for task in tasks],
+        [task.func_path for task in tasks],
+        [task.payload for task in tasks],
+        [task.queue for task in tasks],
+        [-task.priority for task in tasks],
+        [task.eta for task in tasks],
+        [task.delay_s for task in tasks],
+        [task.expires_at for task in tasks],
+        [task.expires_in_s for task in tasks],
+        [task.interval for task in tasks],
+        [task.timeout for task in tasks],
+        [task.max_retries for task in tasks],
+        [task.max_losses for task in tasks],
+        [task.unique_key for task in tasks],
+        [json_text(task.headers) if task.headers else None for task in tasks],
+        [task.on_failure for task in tasks],
+        [task.result_ttl for task in tasks],
+        on_conflict,
+    )
+
+
+def settle_arguments(said: Sequence[Settlement]) -> Columns:
+    """The columns of what is settled."""
+    return (
+        [one.task.id for one in said],
+        [one.task.epoch for one in said],
+        [ACTIONS[one.action] for one in said],
+        [one.result for one in said],
+        [one.delay_s for one in said],
+        [None if one.error is None else json_text(one.error) for one in said],
+        [_poison(one) for one in said],
+    )
+
+
+def _poison(settlement: Settlement) -> str | None:
+    """The error if this loss is the last one; how many there were only the store knows."""
+    if settlement.action is not Action.LOSE:
+        return None
+    why = "its process died" if settlement.error is None else settlement.error.message
+    return json_text(TaskError("WorkerLost", f"{why}, too often while running it", "", "poison"))

@@ -1,0 +1,88 @@
+-- The tables. They are made in the first schema of the search path, whatever its name is.
+--
+-- status: 0 PENDING, 1 RUNNING, 2 SUCCESS, 3 FAILED, 4 CANCELLED
+-- rank is -priority, so that one ascending index has the order of claims.
+-- Errors, headers and progress are JSON as text: jsonb refuses the character U+0000, which an error may quote.
+
+CREATE TABLE task (
+    seq bigint GENERATED ALWAYS AS IDENTITY NOT NULL,  -- order of enqueueing
+    id text COLLATE "C" NOT NULL,
+    digest bytea NOT NULL,                             -- of the call that it was first enqueued with
+    func_path text NOT NULL,
+    payload bytea NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    rank smallint NOT NULL,
+    eta timestamptz,
+    due timestamptz NOT NULL,                          -- eta, or when it was enqueued: claims go by it
+    expires_at timestamptz,
+    "interval" float8,
+    timeout float8,
+    max_retries integer NOT NULL,
+    max_losses integer NOT NULL,
+    unique_key text COLLATE "C",
+    headers text,
+    on_failure text NOT NULL,
+    result_ttl float8,
+    status smallint NOT NULL DEFAULT 0,
+    epoch bigint NOT NULL DEFAULT 0,
+    attempts integer NOT NULL DEFAULT 0,
+    losses integer NOT NULL DEFAULT 0,                 -- deaths that it has to answer for
+    suspicions integer NOT NULL DEFAULT 0,             -- deaths of a worker that ran others beside it
+    owner text COLLATE "C",
+    claim_id text COLLATE "C",
+    lease_until timestamptz,
+    isolates boolean NOT NULL DEFAULT false,           -- while it runs: its worker would run it alone after a death
+    cancel_requested boolean NOT NULL DEFAULT false,
+    error text,
+    progress text,
+    enqueued_at timestamptz NOT NULL,
+    started_at timestamptz,
+    finished_at timestamptz,
+    result bytea,
+    result_status smallint,
+    result_at timestamptz,
+    prune_at timestamptz
+) WITH (
+    -- Renewing and progress touch no index, so with room on the page they cost no index entry.
+    fillfactor = 80,
+    -- Every task leaves two dead rows behind: vacuum by their number, not by a share of the history.
+    autovacuum_vacuum_scale_factor = 0.01,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_insert_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 1,
+    autovacuum_analyze_scale_factor = 0.05
+);
+
+-- Lean on purpose: each index is written to twice or three times in the life of a task.
+CREATE UNIQUE INDEX task_id ON task (id);
+CREATE INDEX task_waiting ON task (queue, rank, due, seq) WHERE status = 0;
+CREATE INDEX task_running ON task (owner, claim_id) WHERE status = 1;
+CREATE INDEX task_expiring ON task (expires_at) WHERE status = 0 AND expires_at IS NOT NULL;
+CREATE INDEX task_ended ON task (prune_at) WHERE status >= 2;
+CREATE UNIQUE INDEX task_key ON task (unique_key) WHERE unique_key IS NOT NULL AND status < 2;
+
+-- Closed runs that did not simply succeed.
+CREATE TABLE run (
+    seq bigint NOT NULL,
+    epoch bigint NOT NULL,
+    owner text,
+    started_at timestamptz,
+    finished_at timestamptz NOT NULL,
+    outcome text NOT NULL,
+    error text,
+    PRIMARY KEY (seq, epoch)
+);
+
+-- Every queue that ever had a task. Without a key on purpose: two transactions that bring a new name do not wait
+-- for each other, and a name that is there twice does no harm. Finding the names in the index of waiting tasks
+-- instead would walk over the dead entries of everything that was claimed.
+CREATE TABLE queue (name text COLLATE "C" NOT NULL);
+CREATE INDEX queue_name ON queue (name);
+
+CREATE TABLE paused (queue text COLLATE "C" PRIMARY KEY);
+CREATE TABLE gone (id text COLLATE "C" PRIMARY KEY, digest bytea NOT NULL, until timestamptz NOT NULL);
+CREATE INDEX gone_until ON gone (until);
+CREATE TABLE worker (id text COLLATE "C" PRIMARY KEY, info text NOT NULL, seen_at timestamptz NOT NULL);
+
+-- Until when somebody waits for results: a notification serialises commits, so it is sent only if one listens.
+CREATE UNLOGGED TABLE ear (until timestamptz NOT NULL);

@@ -1,0 +1,620 @@
+-- The verbs that need several steps. A function is still one round trip and one transaction, and each of its
+-- statements has a new snapshot: a claim sees what the settle before it put back, a settle that waited for another
+-- one of the same run can tell what that one did, and a repeated claim waits for the first.
+--
+-- action: 0 succeed, 1 repeat, 2 retry, 3 fail, 4 continue, 5 give back, 6 lose
+--
+-- The planner's switches travel with the function, so they hold behind a pooler too. Without them a plan that was
+-- made while the table was empty reads all of it for ever. Names are found in the schema that the function is in.
+
+-- The one clock. Within a long transaction of the caller's own it is that of the statement.
+CREATE FUNCTION clock() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT statement_timestamp()';
+
+CREATE FUNCTION after(seconds float8) RETURNS timestamptz LANGUAGE sql STABLE
+    AS 'SELECT clock() + make_interval(secs => seconds)';
+
+-- The pause after a death: none the first time, then doubling from one second.
+CREATE FUNCTION loss_delay(times integer) RETURNS float8 LANGUAGE sql IMMUTABLE
+    AS 'SELECT CASE WHEN times = 0 THEN 0 ELSE least(3600, 2 ^ least(times - 1, 30)) END';
+
+-- What becomes of a run that is settled: only success wins over a cancel request (T12).
+CREATE FUNCTION verdict(action smallint, cancel_requested boolean, losses integer, max_losses integer)
+RETURNS smallint LANGUAGE sql IMMUTABLE AS $body$
+    SELECT (CASE WHEN action = 0 THEN 2 WHEN cancel_requested THEN 4 WHEN action = 3 THEN 3
+        WHEN action = 6 AND losses + 1 >= max_losses THEN 3 ELSE 0 END)::smallint
+$body$;
+
+-- What becomes of a run whose worker is gone (T8, T9).
+CREATE FUNCTION fate(cancel_requested boolean, suspected boolean, losses integer, max_losses integer)
+RETURNS smallint LANGUAGE sql IMMUTABLE AS $body$
+    SELECT (CASE WHEN cancel_requested THEN 4 WHEN suspected THEN 0 WHEN losses + 1 >= max_losses THEN 3
+        ELSE 0 END)::smallint
+$body$;
+
+CREATE FUNCTION error_text(type text, message text, kind text) RETURNS text LANGUAGE sql IMMUTABLE AS $body$
+    SELECT json_build_object('type', type, 'message', message, 'traceback', '', 'kind', kind)::text
+$body$;
+
+-- After the commit: wake who sleeps until something is due, and who waits for a result.
+CREATE FUNCTION ring(due boolean, result boolean) RETURNS void LANGUAGE plpgsql AS $body$
+BEGIN
+    IF due THEN
+        PERFORM pg_notify('omniq_due_' || md5(current_schema()), '');
+    END IF;
+    IF result AND EXISTS (SELECT FROM ear WHERE until > now()) THEN
+        PERFORM pg_notify('omniq_result_' || md5(current_schema()), '');
+    END IF;
+END $body$;
+
+-- T1 for all or none. Nearly always everything is new, so it is inserted first; only what did not go in is looked
+-- at, one by one and in order. ON CONFLICT waits for a transaction that holds the same id or key, and then sees it.
+CREATE FUNCTION enqueue(
+    ids text[], digests bytea[], func_paths text[], payloads bytea[], queues text[], ranks smallint[],
+    etas timestamptz[], delays float8[], expiries timestamptz[], expiry_delays float8[], intervals float8[],
+    timeouts float8[], max_retries_of integer[], max_losses_of integer[], keys text[], headers_of text[],
+    on_failures text[], result_ttls float8[], on_conflict text)
+RETURNS TABLE (n integer, id text, created boolean) LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET jit = off SET plan_cache_mode = force_generic_plan AS $body$
+#variable_conflict use_column
+DECLARE
+    new_ids text[];
+    new_digests bytea[];
+    all_ids text[] := ids;
+    all_digests bytea[] := digests;
+    next_new integer := 1;
+BEGIN
+    INSERT INTO queue SELECT DISTINCT q.name FROM unnest(queues) AS q (name)
+        WHERE NOT EXISTS (SELECT FROM queue k WHERE k.name = q.name);
+    WITH put AS (
+        INSERT INTO task (id, digest, func_path, payload, queue, rank, eta, due, expires_at, "interval", timeout,
+            max_retries, max_losses, unique_key, headers, on_failure, result_ttl, enqueued_at)
+        SELECT v.id, v.digest, v.func_path, v.payload, v.queue, v.rank, coalesce(after(v.delay), v.eta),
+            coalesce(after(v.delay), v.eta, clock()), coalesce(after(v.expiry_delay), v.expires_at), v.pause,
+            v.timeout, v.max_retries, v.max_losses, v.key, v.headers, v.on_failure, v.result_ttl, clock()
+        FROM unnest(ids, digests, func_paths, payloads, queues, ranks, etas, delays, expiries, expiry_delays,
+            intervals, timeouts, max_retries_of, max_losses_of, keys, headers_of, on_failures, result_ttls)
+            WITH ORDINALITY AS v (id, digest, func_path, payload, queue, rank, eta, delay, expires_at, expiry_delay,
+                pause, timeout, max_retries, max_losses, key, headers, on_failure, result_ttl, n)
+        WHERE NOT EXISTS (SELECT FROM gone g WHERE g.id = v.id AND g.until > clock())
+        ORDER BY v.n
+        ON CONFLICT DO NOTHING RETURNING task.seq, task.id, task.digest)
+    SELECT array_agg(p.id ORDER BY p.seq), array_agg(p.digest ORDER BY p.seq) INTO new_ids, new_digests FROM put p;
+    IF cardinality(new_ids) = cardinality(ids) THEN
+        PERFORM ring(true, false);
+        RETURN;  -- no row: everything was created
+    END IF;
+    FOR number IN 1 .. cardinality(all_ids) LOOP
+        n := number;
+        id := all_ids[number];
+        created := id IS NOT DISTINCT FROM new_ids[next_new]
+            AND all_digests[number] IS NOT DISTINCT FROM new_digests[next_new];
+        IF created THEN
+            next_new := next_new + 1;
+        ELSE
+            SELECT p.at_id, p.created INTO id, created FROM place(
+                id, all_digests[number], func_paths[number], payloads[number], queues[number], ranks[number],
+                coalesce(after(delays[number]), etas[number]),
+                coalesce(after(expiry_delays[number]), expiries[number]), intervals[number], timeouts[number],
+                max_retries_of[number], max_losses_of[number], keys[number], headers_of[number],
+                on_failures[number], result_ttls[number], on_conflict) p;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+    PERFORM ring(true, false);
+END $body$;
+
+-- One task that could not simply be inserted. OQ001: the id belongs to another call. OQ002: the key is held.
+CREATE FUNCTION place(
+    new_id text, new_digest bytea, new_func_path text, new_payload bytea, new_queue text, new_rank smallint,
+    new_eta timestamptz, new_expires_at timestamptz, new_interval float8, new_timeout float8,
+    new_max_retries integer, new_max_losses integer, new_key text, new_headers text, new_on_failure text,
+    new_result_ttl float8, on_conflict text)
+RETURNS TABLE (at_id text, created boolean) LANGUAGE plpgsql AS $body$
+DECLARE
+    known_digest bytea;
+    attempts_left integer := 20;  -- a holder that ends between two looks frees its key; so often at most
+BEGIN
+    LOOP
+        SELECT coalesce((SELECT t.digest FROM task t WHERE t.id = new_id),
+            (SELECT g.digest FROM gone g WHERE g.id = new_id AND g.until > clock())) INTO known_digest;
+        IF known_digest <> new_digest THEN
+            RAISE EXCEPTION USING ERRCODE = 'OQ001', MESSAGE = new_id;
+        ELSIF known_digest IS NOT NULL THEN
+            RETURN QUERY SELECT new_id, false;
+            RETURN;
+        END IF;
+        SELECT t.id INTO at_id FROM task t WHERE t.unique_key = new_key AND t.unique_key IS NOT NULL AND t.status < 2;
+        IF at_id IS NOT NULL THEN
+            IF on_conflict = 'raise' THEN
+                RAISE EXCEPTION USING ERRCODE = 'OQ002', MESSAGE = at_id, DETAIL = new_key;
+            ELSIF on_conflict = 'replace' THEN
+                -- The digest stays that of the first enqueue: whoever repeats that one is told "already there".
+                UPDATE task t SET func_path = new_func_path, payload = new_payload, eta = new_eta,
+                    due = coalesce(new_eta, t.enqueued_at) WHERE t.id = at_id AND t.status = 0;
+            END IF;
+            RETURN QUERY SELECT at_id, false;
+            RETURN;
+        END IF;
+        INSERT INTO task (id, digest, func_path, payload, queue, rank, eta, due, expires_at, "interval", timeout,
+            max_retries, max_losses, unique_key, headers, on_failure, result_ttl, enqueued_at)
+        VALUES (new_id, new_digest, new_func_path, new_payload, new_queue, new_rank, new_eta,
+            coalesce(new_eta, clock()), new_expires_at, new_interval, new_timeout, new_max_retries, new_max_losses,
+            new_key, new_headers, new_on_failure, new_result_ttl, clock())
+        ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            RETURN QUERY SELECT new_id, true;
+            RETURN;
+        END IF;
+        attempts_left := attempts_left - 1;
+        IF attempts_left = 0 THEN
+            RAISE EXCEPTION USING ERRCODE = 'OQ003', MESSAGE = 'the key changes hands too fast';
+        END IF;
+    END LOOP;
+END $body$;
+
+-- T4 to T7, T12: settle what was said, sorted by id, which is the order of locks. `held` are the numbers of those
+-- that were ours. The SET expressions see the newest version of a row, also when a cancel was committed after our
+-- snapshot: that is the cancel race. `status + 0` hides the index of running rows, which looks cheaper than the key
+-- and is full of dead entries.
+CREATE FUNCTION settle(
+    ids text[], epochs bigint[], actions smallint[], results bytea[], delays float8[], errors text[],
+    poisons text[], success_ttl float8, failure_ttl float8,
+    OUT missed text, OUT rang_due boolean, OUT rang_result boolean) LANGUAGE plpgsql AS $body$
+DECLARE
+    held bigint[];
+BEGIN
+    WITH said AS MATERIALIZED (
+        SELECT * FROM unnest(ids, epochs, actions, results, delays, errors, poisons)
+            WITH ORDINALITY AS v (id, epoch, action, result, delay, error, poison, n)),
+    closed AS (
+        UPDATE task t SET
+            status = verdict(s.action, t.cancel_requested, t.losses, t.max_losses),
+            attempts = CASE WHEN s.action IN (0, 5, 6) OR t.cancel_requested THEN t.attempts
+                WHEN s.action IN (2, 3) THEN t.attempts + 1 ELSE 0 END,
+            losses = CASE WHEN s.action NOT IN (1, 6) OR t.cancel_requested THEN t.losses
+                WHEN s.action = 1 THEN 0 ELSE t.losses + 1 END,
+            suspicions = CASE WHEN s.action = 1 AND NOT t.cancel_requested THEN 0 ELSE t.suspicions END,
+            error = CASE WHEN s.action = 0 THEN NULL
+                WHEN t.cancel_requested THEN error_text('Cancelled', 'cancelled while it ran', 'cancelled')
+                WHEN s.action = 6 AND t.losses + 1 >= t.max_losses THEN s.poison
+                WHEN s.action IN (5, 6) THEN t.error ELSE s.error END,
+            eta = CASE WHEN verdict(s.action, t.cancel_requested, t.losses, t.max_losses) > 0 THEN t.eta
+                WHEN s.action = 6 THEN after(loss_delay(t.losses)) ELSE after(greatest(0, s.delay)) END,
+            due = CASE WHEN verdict(s.action, t.cancel_requested, t.losses, t.max_losses) > 0 THEN t.due
+                WHEN s.action = 6 THEN after(loss_delay(t.losses)) ELSE after(greatest(0, s.delay)) END,
+            finished_at = CASE WHEN verdict(s.action, t.cancel_requested, t.losses, t.max_losses) > 0 THEN clock() END,
+            result = CASE WHEN s.action = 0 THEN s.result
+                WHEN verdict(s.action, t.cancel_requested, t.losses, t.max_losses) > 0 THEN NULL
+                WHEN s.action = 1 THEN s.result WHEN s.action = 4 THEN NULL ELSE t.result END,
+            result_status = CASE WHEN verdict(s.action, t.cancel_requested, t.losses, t.max_losses) > 0
+                    THEN verdict(s.action, t.cancel_requested, t.losses, t.max_losses)
+                WHEN s.action = 1 THEN 2 WHEN s.action = 4 THEN 3 ELSE t.result_status END,
+            result_at = CASE WHEN verdict(s.action, t.cancel_requested, t.losses, t.max_losses) > 0
+                OR s.action IN (1, 4) THEN clock() ELSE t.result_at END,
+            prune_at = CASE WHEN s.action = 0 THEN after(coalesce(t.result_ttl, success_ttl))
+                WHEN verdict(s.action, t.cancel_requested, t.losses, t.max_losses) > 0 THEN after(failure_ttl) END,
+            owner = NULL, claim_id = NULL, lease_until = NULL, isolates = false, cancel_requested = false
+        FROM said s WHERE t.id = s.id AND t.epoch = s.epoch AND t.status + 0 = 1
+        RETURNING s.n, t.id, t.seq, t.epoch, t.status, t.result_status, s.action, s.error),
+    noted AS (  -- the snapshot still shows the row as it ran, with its owner
+        INSERT INTO run SELECT c.seq, c.epoch, was.owner, was.started_at, clock(),
+            CASE WHEN c.status = 4 THEN 'cancelled' ELSE outcome_of(c.action) END, c.error
+        FROM closed c JOIN task was ON was.id = c.id WHERE c.action <> 0),
+    trimmed AS (
+        DELETE FROM run r USING closed c WHERE c.action <> 0 AND r.seq = c.seq AND r.epoch <=
+            (SELECT o.epoch FROM run o WHERE o.seq = c.seq ORDER BY o.epoch DESC OFFSET 19 LIMIT 1))
+    SELECT array_agg(c.n), bool_or(c.status = 0), bool_or(c.result_status IS NOT NULL)
+        INTO held, rang_due, rang_result FROM closed c;
+    IF held IS NULL OR cardinality(held) < cardinality(ids) THEN
+        -- Was this very outcome recorded before?
+        SELECT json_object_agg(s.n, CASE
+            WHEN s.action = 0 AND t.status = 2 AND t.epoch = s.epoch THEN 'already'
+            WHEN EXISTS (SELECT FROM run r WHERE r.seq = t.seq AND r.epoch = s.epoch AND
+                (r.outcome = outcome_of(s.action) OR s.action <> 0 AND r.outcome = 'cancelled')) THEN 'already'
+            ELSE 'stale' END)::text
+        INTO missed FROM unnest(ids, epochs, actions) WITH ORDINALITY AS s (id, epoch, action, n)
+            LEFT JOIN task t ON t.id = s.id WHERE held IS NULL OR s.n <> ALL (held);
+    END IF;
+END $body$;
+
+CREATE FUNCTION outcome_of(action smallint) RETURNS text LANGUAGE sql IMMUTABLE AS $body$
+    SELECT (ARRAY['success', 'success', 'retried', 'failed', 'failed', 'given back', 'died'])[action + 1]
+$body$;
+
+-- Which due tasks come next, locked: priority, then due, then order of enqueueing. One range of the index for each
+-- queue and priority, read from its cursor on: tasks that are due later are never walked over, and what was claimed
+-- before the cursor, whose dead entries stay until a vacuum, is not walked over again. The loops are lazy: below
+-- the priority where the limit is reached nothing is read. Expired tasks are passed over; `lapse` ends them.
+CREATE FUNCTION pick(
+    names text[], wanted bigint, scarce text[], scarce_limit bigint,
+    at_queues text[], at_ranks smallint[], at_dues timestamptz[], at_seqs bigint[])
+RETURNS tid[] LANGUAGE plpgsql AS $body$
+DECLARE
+    places tid[];
+BEGIN
+    IF cardinality(names) = 1 AND NOT names <@ scarce THEN
+        SELECT array_agg(p.place) INTO places FROM (
+            SELECT l.place FROM generate_series(-9, 0) AS r (rank)
+            LEFT JOIN unnest(at_queues, at_ranks, at_dues, at_seqs) AS a (queue, rank, due, seq)
+                ON a.queue = names[1] AND a.rank = r.rank
+            CROSS JOIN LATERAL (
+                SELECT t.ctid AS place FROM task t WHERE t.status = 0 AND t.queue = names[1]
+                    AND t.rank = r.rank::smallint AND t.due <= clock()
+                    AND (t.due, t.seq) >= (coalesce(a.due, '-infinity'), coalesce(a.seq, 0))
+                    AND (t.expires_at IS NULL OR t.expires_at > clock())
+                ORDER BY t.due, t.seq LIMIT wanted FOR UPDATE SKIP LOCKED) l
+            LIMIT wanted) p;
+        RETURN places;
+    END IF;
+    -- Several queues: first how many of each stand among the first `wanted`, without locks, then so many locked.
+    -- Locking `wanted` of each would take more than is handed out and hide it from others.
+    WITH ranges AS MATERIALIZED (
+        SELECT r.rank::smallint AS rank, q.name, q.name = ANY (scarce) AS scarce,
+            coalesce(a.due, '-infinity') AS due, coalesce(a.seq, 0) AS seq
+        FROM generate_series(-9, 0) AS r (rank) CROSS JOIN unnest(names) AS q (name)
+            LEFT JOIN unnest(at_queues, at_ranks, at_dues, at_seqs) AS a (queue, rank, due, seq)
+                ON a.queue = q.name AND a.rank = r.rank),
+    heads AS (
+        (SELECT h.* FROM generate_series(-9, 0) AS r (rank) CROSS JOIN LATERAL (
+            SELECT w.rank, w.name, t.due, t.seq FROM ranges w CROSS JOIN LATERAL (
+                SELECT t.due, t.seq FROM task t WHERE t.status = 0 AND t.queue = w.name AND t.rank = w.rank
+                    AND t.due <= clock() AND (t.due, t.seq) >= (w.due, w.seq)
+                    AND (t.expires_at IS NULL OR t.expires_at > clock())
+                ORDER BY t.due, t.seq LIMIT wanted) t
+            WHERE w.rank = r.rank AND NOT w.scarce ORDER BY t.due, t.seq LIMIT wanted) h LIMIT wanted)
+        UNION ALL
+        (SELECT h.* FROM generate_series(-9, 0) AS r (rank) CROSS JOIN LATERAL (
+            SELECT w.rank, w.name, t.due, t.seq FROM ranges w CROSS JOIN LATERAL (
+                SELECT t.due, t.seq FROM task t WHERE t.status = 0 AND t.queue = w.name AND t.rank = w.rank
+                    AND t.due <= clock() AND (t.due, t.seq) >= (w.due, w.seq)
+                    AND (t.expires_at IS NULL OR t.expires_at > clock())
+                ORDER BY t.due, t.seq LIMIT least(wanted, scarce_limit)) t
+            WHERE w.rank = r.rank AND w.scarce ORDER BY t.due, t.seq LIMIT least(wanted, scarce_limit)) h
+        LIMIT least(wanted, scarce_limit))),
+    shares AS MATERIALIZED (
+        SELECT h.rank, h.name, count(*) AS many
+        FROM (SELECT * FROM heads ORDER BY rank, due, seq LIMIT wanted) h GROUP BY h.rank, h.name)
+    SELECT array_agg(l.place) INTO places FROM shares s JOIN ranges w ON w.rank = s.rank AND w.name = s.name
+        CROSS JOIN LATERAL (
+            SELECT t.ctid AS place FROM task t WHERE t.status = 0 AND t.queue = w.name AND t.rank = w.rank
+                AND t.due <= clock() AND (t.due, t.seq) >= (w.due, w.seq)
+                AND (t.expires_at IS NULL OR t.expires_at > clock())
+            ORDER BY t.due, t.seq LIMIT s.many FOR UPDATE SKIP LOCKED) l;
+    RETURN places;
+END $body$;
+
+-- In how many seconds to look again after a claim that came back short: when the next task comes up. What is due and
+-- was not handed out is held by somebody's lock, a claimer's most likely; if not, it is there again in a moment.
+CREATE FUNCTION next_look(
+    names text[], at_queues text[], at_ranks smallint[], at_dues timestamptz[], at_seqs bigint[])
+RETURNS float8 LANGUAGE sql STABLE AS $body$
+    SELECT min(CASE WHEN h.due <= clock() THEN 0.1 ELSE extract(epoch FROM h.due - clock()) END)::float8
+    FROM generate_series(-9, 0) AS r (rank) CROSS JOIN unnest(names) AS q (name)
+        LEFT JOIN unnest(at_queues, at_ranks, at_dues, at_seqs) AS a (queue, rank, due, seq)
+            ON a.queue = q.name AND a.rank = r.rank
+        CROSS JOIN LATERAL (
+            SELECT t.due FROM task t WHERE t.status = 0 AND t.queue = q.name AND t.rank = r.rank::smallint
+                AND (t.due, t.seq) >= (coalesce(a.due, '-infinity'), coalesce(a.seq, 0))
+                AND (t.expires_at IS NULL OR t.expires_at > clock())
+            ORDER BY t.due, t.seq LIMIT 1) h
+$body$;
+
+-- Settle, then claim. One row for each claimed task, and at the end one without a task, for the call as a whole.
+-- `due_in`: when to look again, where that is known. `walk_us`: how long the search for due tasks took.
+CREATE FUNCTION exchange(
+    ids text[], epochs bigint[], actions smallint[], results bytea[], delays float8[], errors text[],
+    poisons text[], success_ttl float8, failure_ttl float8,
+    worker_id text, wanted_queues text[], wanted bigint, lease float8, new_claim_id text, new_isolates boolean,
+    scarce text[], scarce_limit bigint,
+    at_queues text[], at_ranks smallint[], at_dues timestamptz[], at_seqs bigint[])
+RETURNS TABLE (
+    missed text, rang_due boolean, rang_result boolean, due_in float8, walk_us bigint,
+    seq bigint, id text, func_path text, payload bytea, queue text, rank smallint, eta timestamptz, due timestamptz,
+    expires_at timestamptz, "interval" float8, timeout float8, max_retries integer, max_losses integer,
+    unique_key text, headers text, on_failure text, result_ttl float8, epoch bigint, attempts integer,
+    losses integer, suspicions integer, enqueued_at timestamptz, started_at timestamptz) LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET jit = off SET plan_cache_mode = force_generic_plan AS $body$
+#variable_conflict use_column
+DECLARE
+    names text[];
+    places tid[];
+    began timestamptz;
+BEGIN
+    IF cardinality(ids) > 0 THEN
+        SELECT s.missed, s.rang_due, s.rang_result INTO missed, rang_due, rang_result FROM settle(
+            ids, epochs, actions, results, delays, errors, poisons, success_ttl, failure_ttl) s;
+        PERFORM ring(rang_due, rang_result);
+    END IF;
+    IF wanted IS NULL THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    -- The same claim, sent again while the first is still under way, waits here for its end.
+    PERFORM pg_advisory_xact_lock(hashtextextended(new_claim_id || ' ' || worker_id, 0));
+    IF EXISTS (SELECT FROM task t WHERE t.status = 1 AND t.owner = worker_id AND t.claim_id = new_claim_id) THEN
+        RETURN QUERY SELECT NULL::text, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint,
+            t.seq, t.id, t.func_path, t.payload, t.queue, t.rank, t.eta, t.due, t.expires_at, t."interval",
+            t.timeout, t.max_retries, t.max_losses, t.unique_key, t.headers, t.on_failure, t.result_ttl, t.epoch,
+            t.attempts, t.losses, t.suspicions, t.enqueued_at, t.started_at
+        FROM task t WHERE t.status = 1 AND t.owner = worker_id AND t.claim_id = new_claim_id
+        ORDER BY t.rank, t.due, t.seq;
+        due_in := 0;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    SELECT array_agg(DISTINCT q.name) INTO names FROM (
+        SELECT k.name FROM queue k WHERE wanted_queues IS NULL UNION ALL SELECT unnest(wanted_queues)) q
+    WHERE NOT EXISTS (SELECT FROM paused p WHERE p.queue = q.name);
+    IF wanted > 0 AND names IS NOT NULL THEN
+        began := clock_timestamp();
+        places := pick(names, wanted, scarce, scarce_limit, at_queues, at_ranks, at_dues, at_seqs);
+        walk_us := extract(epoch FROM clock_timestamp() - began) * 1000000;
+    END IF;
+    IF cardinality(scarce) > 0 AND scarce_limit <=
+            (SELECT count(*) FROM task t WHERE t.ctid = ANY (places) AND t.queue = ANY (scarce)) THEN
+        -- Its share is used up: what else waits there is not for this worker now.
+        SELECT array_agg(q.name) INTO names FROM unnest(names) AS q (name) WHERE q.name <> ALL (scarce);
+    END IF;
+    IF places IS NOT NULL THEN
+        RETURN QUERY WITH handed AS (
+            UPDATE task t SET status = 1, epoch = t.epoch + 1, owner = worker_id, claim_id = new_claim_id,
+                started_at = clock(), lease_until = after(lease), isolates = new_isolates, progress = NULL
+            WHERE t.ctid = ANY (places) RETURNING t.*)
+        SELECT NULL::text, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint,
+            t.seq, t.id, t.func_path, t.payload, t.queue, t.rank, t.eta, t.due, t.expires_at, t."interval",
+            t.timeout, t.max_retries, t.max_losses, t.unique_key, t.headers, t.on_failure, t.result_ttl, t.epoch,
+            t.attempts, t.losses, t.suspicions, t.enqueued_at, t.started_at
+        FROM handed t ORDER BY t.rank, t.due, t.seq;
+    END IF;
+    IF cardinality(places) = wanted THEN
+        due_in := 0;  -- there may be more right away
+    ELSE
+        due_in := next_look(names, at_queues, at_ranks, at_dues, at_seqs);
+    END IF;
+    RETURN NEXT;
+END $body$;
+
+-- What a worker holds. These small ones are functions for their switches: they are asked all the time, also by
+-- connections that were opened while the table was empty.
+CREATE FUNCTION held(worker_id text)
+RETURNS TABLE (id text, epoch bigint, cancel_requested boolean, seq bigint) LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $body$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT t.id, t.epoch, t.cancel_requested, t.seq FROM task t
+        WHERE t.status = 1 AND t.owner = worker_id;
+END $body$;
+
+-- T3. A row that somebody else has locked is passed over: that is our own settle, or a cancel. Without SKIP LOCKED
+-- this and a settle of the same worker can wait for each other. The answer names those rows all the same.
+CREATE FUNCTION renew(worker_id text, lease float8)
+RETURNS TABLE (id text, epoch bigint, cancel_requested boolean, seq bigint) LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $body$
+#variable_conflict use_column
+DECLARE
+    places tid[];
+BEGIN
+    SELECT array_agg(h.ctid) INTO places FROM (
+        SELECT t.ctid FROM task t WHERE t.status = 1 AND t.owner = worker_id FOR NO KEY UPDATE SKIP LOCKED) h;
+    UPDATE task t SET lease_until = after(lease) WHERE t.ctid = ANY (places);
+    RETURN QUERY SELECT t.id, t.epoch, t.cancel_requested, t.seq FROM task t
+        WHERE t.status = 1 AND t.owner = worker_id;
+END $body$;
+
+-- Whether `lapse` would find anything.
+CREATE FUNCTION anything_over() RETURNS boolean LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan AS $body$
+BEGIN
+    -- The first one in order, rather than any: only the index of those that expire has that order.
+    RETURN EXISTS (SELECT FROM task t WHERE t.status = 1 AND t.lease_until <= clock()) OR coalesce(clock() >= (
+        SELECT t.expires_at FROM task t WHERE t.status = 0 AND t.expires_at IS NOT NULL
+        ORDER BY t.expires_at LIMIT 1), false);
+END $body$;
+
+-- Which of these are there and have no result yet.
+CREATE FUNCTION unended(ids text[]) RETURNS SETOF text LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $body$
+BEGIN
+    RETURN QUERY SELECT t.id FROM task t WHERE t.id = ANY (ids) AND t.result_status IS NULL;
+END $body$;
+
+-- T8, T9, T12 for rows that the caller has locked.
+CREATE FUNCTION lose(places tid[], failure_ttl float8, OUT many bigint, OUT rang_due boolean, OUT rang_result boolean)
+LANGUAGE plpgsql AS $body$
+BEGIN
+    WITH taken AS (
+        UPDATE task t SET
+            status = fate(t.cancel_requested, w.suspected, t.losses, t.max_losses),
+            suspicions = t.suspicions + (w.suspected AND NOT t.cancel_requested)::integer,
+            losses = t.losses + (NOT w.suspected AND NOT t.cancel_requested)::integer,
+            error = CASE fate(t.cancel_requested, w.suspected, t.losses, t.max_losses)
+                WHEN 4 THEN error_text('Cancelled', 'cancelled while it ran', 'cancelled')
+                WHEN 3 THEN error_text('WorkerLost',
+                    format('its worker died, %s times while running it', t.losses + 1), 'poison')
+                ELSE t.error END,
+            eta = CASE WHEN fate(t.cancel_requested, w.suspected, t.losses, t.max_losses) > 0 THEN t.eta
+                ELSE after(loss_delay(CASE WHEN w.suspected THEN t.suspicions ELSE t.losses END)) END,
+            due = CASE WHEN fate(t.cancel_requested, w.suspected, t.losses, t.max_losses) > 0 THEN t.due
+                ELSE after(loss_delay(CASE WHEN w.suspected THEN t.suspicions ELSE t.losses END)) END,
+            finished_at = CASE WHEN fate(t.cancel_requested, w.suspected, t.losses, t.max_losses) > 0 THEN clock() END,
+            result = CASE WHEN fate(t.cancel_requested, w.suspected, t.losses, t.max_losses) > 0 THEN NULL
+                ELSE t.result END,
+            result_status = CASE WHEN fate(t.cancel_requested, w.suspected, t.losses, t.max_losses) > 0
+                THEN fate(t.cancel_requested, w.suspected, t.losses, t.max_losses) ELSE t.result_status END,
+            result_at = CASE WHEN fate(t.cancel_requested, w.suspected, t.losses, t.max_losses) > 0 THEN clock()
+                ELSE t.result_at END,
+            prune_at = CASE WHEN fate(t.cancel_requested, w.suspected, t.losses, t.max_losses) > 0
+                THEN after(failure_ttl) END,
+            owner = NULL, claim_id = NULL, lease_until = NULL, isolates = false, cancel_requested = false
+        FROM (SELECT o.ctid AS place, o.owner, o.isolates AND o.suspicions < 10 AS suspected
+            FROM task o WHERE o.ctid = ANY (places)) w
+        WHERE t.ctid = w.place
+        RETURNING t.seq, t.epoch, w.owner, t.started_at, t.status, t.result_status, t.error),
+    noted AS (
+        INSERT INTO run SELECT c.seq, c.epoch, c.owner, c.started_at, clock(), 'lost',
+            CASE WHEN c.status = 3 THEN c.error END FROM taken c),
+    trimmed AS (
+        DELETE FROM run r USING taken c WHERE r.seq = c.seq AND r.epoch <=
+            (SELECT o.epoch FROM run o WHERE o.seq = c.seq ORDER BY o.epoch DESC OFFSET 19 LIMIT 1))
+    SELECT count(*), bool_or(c.status = 0), bool_or(c.result_status IS NOT NULL)
+        INTO many, rang_due, rang_result FROM taken c;
+END $body$;
+
+-- Everything of a worker that is known to be dead. It waits for locks, in the order of ids as settle does.
+CREATE FUNCTION release(worker_id text, failure_ttl float8,
+    OUT many bigint, OUT rang_due boolean, OUT rang_result boolean) LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET jit = off SET plan_cache_mode = force_generic_plan AS $body$
+DECLARE
+    places tid[];
+BEGIN
+    SELECT array_agg(h.ctid) INTO places FROM (
+        SELECT t.ctid FROM task t WHERE t.status = 1 AND t.owner = worker_id ORDER BY t.id FOR UPDATE) h;
+    many := 0;
+    IF places IS NOT NULL THEN
+        SELECT l.many, l.rang_due, l.rang_result INTO many, rang_due, rang_result FROM lose(places, failure_ttl) l;
+        PERFORM ring(rang_due, rang_result);
+    END IF;
+END $body$;
+
+-- What is over (T8, T9, T12), then what waited too long (T14); others that do the same pass each other by.
+CREATE FUNCTION lapse(page bigint, failure_ttl float8,
+    OUT many bigint, OUT rang_due boolean, OUT rang_result boolean) LANGUAGE plpgsql
+SET search_path FROM CURRENT SET enable_sort = off
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET jit = off SET plan_cache_mode = force_generic_plan AS $body$
+DECLARE
+    places tid[];
+    late bigint;
+BEGIN
+    SELECT array_agg(h.ctid) INTO places FROM (
+        SELECT t.ctid FROM task t WHERE t.status = 1 AND t.lease_until <= clock()
+        LIMIT page FOR UPDATE SKIP LOCKED) h;
+    many := 0;
+    IF places IS NOT NULL THEN
+        SELECT l.many, l.rang_due, l.rang_result INTO many, rang_due, rang_result FROM lose(places, failure_ttl) l;
+    END IF;
+    IF many < page THEN
+        SELECT array_agg(h.ctid) INTO places FROM (
+            SELECT t.ctid FROM task t WHERE t.status = 0 AND t.expires_at IS NOT NULL AND t.expires_at <= clock()
+            ORDER BY t.expires_at LIMIT page - many FOR UPDATE SKIP LOCKED) h;
+        UPDATE task t SET status = 3, finished_at = clock(), result = NULL, result_status = 3, result_at = clock(),
+            prune_at = after(failure_ttl),
+            error = error_text('Expired', 'not started before ' || t.expires_at::text, 'expired')
+        WHERE t.ctid = ANY (places);
+        GET DIAGNOSTICS late = ROW_COUNT;
+        many := many + late;
+        rang_result := rang_result OR late > 0;
+    END IF;
+    PERFORM ring(rang_due, rang_result);
+END $body$;
+
+-- T10, T11. NULL: there is no such task.
+CREATE FUNCTION cancel(task_id text, failure_ttl float8, OUT status_now smallint) LANGUAGE plpgsql
+SET search_path FROM CURRENT AS $body$
+BEGIN
+    UPDATE task t SET
+        status = CASE t.status WHEN 0 THEN 4 ELSE t.status END,
+        cancel_requested = t.status = 1,
+        finished_at = CASE t.status WHEN 0 THEN clock() END,
+        error = CASE t.status WHEN 0 THEN error_text('Cancelled', 'cancelled before it ran', 'cancelled')
+            ELSE t.error END,
+        result = CASE t.status WHEN 0 THEN NULL ELSE t.result END,
+        result_status = CASE t.status WHEN 0 THEN 4 ELSE t.result_status END,
+        result_at = CASE t.status WHEN 0 THEN clock() ELSE t.result_at END,
+        prune_at = CASE t.status WHEN 0 THEN after(failure_ttl) END
+    WHERE t.id = task_id AND t.status < 2 RETURNING t.status INTO status_now;
+    IF FOUND THEN
+        PERFORM ring(true, status_now = 4);
+    ELSE
+        SELECT t.status INTO status_now FROM task t WHERE t.id = task_id;
+    END IF;
+END $body$;
+
+-- T13. Its status before, and who holds its key; nothing is changed where either stands in the way.
+CREATE FUNCTION retry(task_id text, OUT status_before smallint, OUT key text, OUT holder text) LANGUAGE plpgsql
+SET search_path FROM CURRENT AS $body$
+DECLARE
+    in_queue text;
+BEGIN
+    SELECT t.status, t.unique_key, t.queue INTO status_before, key, in_queue
+        FROM task t WHERE t.id = task_id FOR UPDATE;
+    IF status_before IS NULL OR status_before NOT IN (3, 4) THEN
+        RETURN;
+    END IF;
+    SELECT t.id INTO holder FROM task t WHERE t.unique_key = key AND t.unique_key IS NOT NULL AND t.status < 2;
+    IF holder IS NULL THEN
+        INSERT INTO queue SELECT in_queue WHERE NOT EXISTS (SELECT FROM queue k WHERE k.name = in_queue);
+        UPDATE task t SET status = 0, attempts = 0, losses = 0, suspicions = 0, eta = clock(), due = clock(),
+            expires_at = NULL, cancel_requested = false, error = NULL, finished_at = NULL, result = NULL,
+            result_status = NULL, result_at = NULL, prune_at = NULL
+        WHERE t.id = task_id;
+        PERFORM ring(true, false);
+    END IF;
+END $body$;
+
+-- T15. Its status and epoch as they were found; only a waiting task moves.
+CREATE FUNCTION reschedule(task_id text, new_eta timestamptz, at_epoch bigint,
+    OUT status_before smallint, OUT epoch_before bigint) LANGUAGE plpgsql
+SET search_path FROM CURRENT AS $body$
+BEGIN
+    SELECT t.status, t.epoch INTO status_before, epoch_before FROM task t WHERE t.id = task_id FOR UPDATE;
+    IF status_before = 0 AND epoch_before = coalesce(at_epoch, epoch_before) THEN
+        UPDATE task t SET eta = new_eta, due = new_eta WHERE t.id = task_id;
+        PERFORM ring(true, false);
+    END IF;
+END $body$;
+
+-- T16 for rows that the caller has locked: the id and the call are remembered for ten minutes.
+CREATE FUNCTION forget(places tid[]) RETURNS bigint LANGUAGE sql AS $body$
+    WITH dead AS (DELETE FROM task t WHERE t.ctid = ANY (places) RETURNING t.seq, t.id, t.digest),
+    remembered AS (
+        INSERT INTO gone SELECT d.id, d.digest, after(600) FROM dead d
+        ON CONFLICT (id) DO UPDATE SET digest = EXCLUDED.digest, until = EXCLUDED.until),
+    runs AS (DELETE FROM run r USING dead d WHERE r.seq = d.seq)
+    SELECT count(*) FROM dead
+$body$;
+
+-- T16 for one. Its status before; only what has ended goes.
+CREATE FUNCTION remove(task_id text, OUT status_before smallint) LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $body$
+DECLARE
+    place tid;
+BEGIN
+    SELECT t.status, t.ctid INTO status_before, place FROM task t WHERE t.id = task_id FOR UPDATE;
+    IF status_before >= 2 THEN
+        PERFORM forget(ARRAY[place]);
+        PERFORM ring(false, true);
+    END IF;
+END $body$;
+
+-- T16 for those whose time is over; ids that were remembered long enough and workers silent for a day go too.
+CREATE FUNCTION prune(page bigint, OUT many bigint) LANGUAGE plpgsql
+SET search_path FROM CURRENT SET enable_sort = off
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET jit = off SET plan_cache_mode = force_generic_plan AS $body$
+DECLARE
+    places tid[];
+BEGIN
+    SELECT array_agg(h.ctid) INTO places FROM (
+        SELECT t.ctid FROM task t WHERE t.status >= 2 AND t.prune_at <= clock()
+        ORDER BY t.prune_at LIMIT page FOR UPDATE SKIP LOCKED) h;
+    many := 0;
+    IF places IS NOT NULL THEN
+        many := forget(places);
+        PERFORM ring(false, true);
+    END IF;
+    DELETE FROM gone g WHERE g.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM gone o WHERE o.until <= clock() ORDER BY o.until LIMIT page FOR UPDATE SKIP LOCKED));
+    DELETE FROM worker w WHERE w.seen_at < after(-86400);
+END $body$;

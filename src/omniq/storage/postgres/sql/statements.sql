@@ -1,0 +1,129 @@
+-- What is one statement. `{schema}` stands for the quoted name of the schema, `{task}` for the columns of a task.
+
+-- name: enqueue
+SELECT n, id, created FROM {schema}.enqueue(
+    $1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::text[], $6::smallint[], $7::timestamptz[], $8::float8[],
+    $9::timestamptz[], $10::float8[], $11::float8[], $12::float8[], $13::integer[], $14::integer[], $15::text[],
+    $16::text[], $17::text[], $18::float8[], $19::text)
+
+-- name: exchange
+SELECT * FROM {schema}.exchange(
+    $1::text[], $2::bigint[], $3::smallint[], $4::bytea[], $5::float8[], $6::text[], $7::text[], $8::float8,
+    $9::float8, $10::text, $11::text[], $12::bigint, $13::float8, $14::text, $15::boolean, $16::text[], $17::bigint,
+    $18::text[], $19::smallint[], $20::timestamptz[], $21::bigint[])
+
+-- name: renew
+SELECT id, epoch, cancel_requested, seq FROM {schema}.renew($1::text, $2::float8)
+
+-- name: held
+SELECT id, epoch, cancel_requested, seq FROM {schema}.held($1::text)
+
+-- name: release
+SELECT many, rang_due, rang_result FROM {schema}.release($1::text, $2::float8)
+
+-- name: lapse
+SELECT many, rang_due, rang_result FROM {schema}.lapse($1::bigint, $2::float8)
+
+-- name: anything_over
+SELECT {schema}.anything_over()
+
+-- name: progress
+UPDATE {schema}.task t SET progress = $3::text WHERE t.id = $1::text AND t.epoch = $2::bigint AND t.status + 0 = 1
+RETURNING true
+
+-- name: cancel
+SELECT {schema}.cancel($1::text, $2::float8)
+
+-- name: retry
+SELECT status_before, key, holder FROM {schema}.retry($1::text)
+
+-- name: reschedule
+SELECT status_before, epoch_before FROM {schema}.reschedule($1::text, $2::timestamptz, $3::bigint)
+
+-- name: delete
+SELECT {schema}.remove($1::text)
+
+-- name: prune
+SELECT {schema}.prune($1::bigint)
+
+-- name: pause
+INSERT INTO {schema}.paused VALUES ($1::text) ON CONFLICT DO NOTHING
+
+-- name: resume
+WITH gone AS (DELETE FROM {schema}.paused WHERE queue = $1::text)
+SELECT pg_notify($2::text, '')
+
+-- name: paused
+SELECT queue FROM {schema}.paused
+
+-- name: beat
+INSERT INTO {schema}.worker VALUES ($1::text, $2::text, {schema}.clock())
+ON CONFLICT (id) DO UPDATE SET info = EXCLUDED.info, seen_at = EXCLUDED.seen_at
+
+-- name: leave
+DELETE FROM {schema}.worker WHERE id = $1::text
+
+-- name: workers
+SELECT info, seen_at FROM {schema}.worker ORDER BY seen_at DESC, id
+
+-- name: get
+SELECT {task} FROM {schema}.task t WHERE t.id = $1::text
+
+-- name: list
+SELECT {task} FROM {schema}.task t
+WHERE ($1::smallint IS NULL OR t.status = $1) AND ($2::text IS NULL OR t.queue = $2)
+    AND ($3::text IS NULL OR t.func_path = $3) AND ($4::text IS NULL OR t.unique_key = $4)
+    AND ($5::timestamptz IS NULL OR t.finished_at < $5) AND ($6::bigint IS NULL OR t.seq < $6)
+ORDER BY t.seq DESC LIMIT $7::bigint
+
+-- name: seq_of
+SELECT t.seq FROM {schema}.task t WHERE t.id = $1::text
+
+-- name: history
+SELECT r.epoch, r.owner, r.started_at, r.finished_at, r.outcome, r.error FROM {schema}.run r
+WHERE r.seq = (SELECT t.seq FROM {schema}.task t WHERE t.id = $1::text) ORDER BY r.epoch
+
+-- name: counts
+SELECT t.queue, t.status, count(*) FROM {schema}.task t GROUP BY t.queue, t.status
+
+-- name: rates
+SELECT count(*) FILTER (WHERE t.enqueued_at > $1::timestamptz),
+    count(*) FILTER (WHERE t.status = 2 AND t.finished_at > $1),
+    count(*) FILTER (WHERE t.status = 3 AND t.finished_at > $1),
+    count(*) FILTER (WHERE t.status = 4 AND t.finished_at > $1),
+    extract(epoch FROM {schema}.clock() - $1)::float8
+FROM {schema}.task t
+
+-- name: unended
+SELECT {schema}.unended($1::text[])
+
+-- name: await
+-- Says that somebody waits for results, for a while; whoever ends a task then sends a notification.
+WITH known AS (UPDATE {schema}.ear SET until = greatest(until, now() + make_interval(secs => $1::float8)) RETURNING 1)
+INSERT INTO {schema}.ear SELECT now() + make_interval(secs => $1::float8) WHERE NOT EXISTS (SELECT FROM known)
+
+-- name: verify
+SELECT w.what FROM (
+    SELECT t.id || ' has a status that does not exist' AS what FROM {schema}.task t WHERE t.status NOT BETWEEN 0 AND 4
+    UNION ALL SELECT t.id || ' runs without an owner or a lease' FROM {schema}.task t
+        WHERE t.status = 1 AND (t.owner IS NULL OR t.lease_until IS NULL OR t.claim_id IS NULL)
+    UNION ALL SELECT t.id || ' does not run but has an owner or a lease' FROM {schema}.task t
+        WHERE t.status <> 1 AND (t.owner IS NOT NULL OR t.lease_until IS NOT NULL OR t.claim_id IS NOT NULL)
+    UNION ALL SELECT t.id || ' does not run but is to be cancelled' FROM {schema}.task t
+        WHERE t.status <> 1 AND t.cancel_requested
+    UNION ALL SELECT t.id || ' has ended without a moment' FROM {schema}.task t
+        WHERE t.status >= 2 AND (t.finished_at IS NULL OR t.prune_at IS NULL)
+    UNION ALL SELECT t.id || ' has not ended but says when' FROM {schema}.task t
+        WHERE t.status < 2 AND (t.finished_at IS NOT NULL OR t.prune_at IS NOT NULL)
+    UNION ALL SELECT t.id || ' has lost its result' FROM {schema}.task t
+        WHERE t.result_status = 2 AND t.result IS NULL
+    UNION ALL SELECT t.id || ' is due at another moment than it says' FROM {schema}.task t
+        WHERE t.due <> coalesce(t.eta, t.enqueued_at)
+    UNION ALL SELECT t.id || ' waits in a queue that nobody knows' FROM {schema}.task t
+        WHERE t.status < 2 AND NOT EXISTS (SELECT FROM {schema}.queue k WHERE k.name = t.queue)
+    UNION ALL SELECT r.seq || ' has a history but is no task' FROM {schema}.run r
+        WHERE NOT EXISTS (SELECT FROM {schema}.task t WHERE t.seq = r.seq)) w
+LIMIT 1000
+
+-- name: version
+SELECT max(version) FROM {schema}.migration

@@ -1,0 +1,203 @@
+"""`conn=`: an enqueue that belongs to the application's own transaction, on whatever driver they use."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+import sqlalchemy
+from psycopg.rows import dict_row
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from omniq import OmniQ, Task
+from omniq.errors import DuplicateTask, IdConflict, InvalidOption, NotFound
+from omniq.storage.postgres import PostgresStorage
+
+JOB = "jobs.resize"
+
+
+@dataclass
+class App:
+    """An application's connection, in the few words that all drivers have."""
+
+    conn: Any
+    execute: Callable[[str], Awaitable[Any]]
+    commit: Callable[[], Awaitable[Any]]
+    rollback: Callable[[], Awaitable[Any]]
+
+
+@asynccontextmanager
+async def with_asyncpg(dsn: str) -> AsyncIterator[App]:
+    conn = await asyncpg.connect(dsn)
+    transaction = conn.transaction()
+    await transaction.start()
+
+    async def end(how: Callable[[], Awaitable[Any]]) -> None:
+        nonlocal transaction
+        await how()
+        transaction = conn.transaction()
+        await transaction.start()
+
+    try:
+        yield App(conn, conn.execute, lambda: end(transaction.commit), lambda: end(transaction.rollback))
+    finally:
+        await conn.close()
+
+
+@asynccontextmanager
+async def with_psycopg_async(dsn: str) -> AsyncIterator[App]:
+    async with await psycopg.AsyncConnection.connect(dsn, row_factory=dict_row) as conn:
+        yield App(conn, conn.execute, conn.commit, conn.rollback)
+
+
+def awaited(call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    async def run(*args: Any) -> Any:
+        return call(*args)
+
+    return run
+
+
+@asynccontextmanager
+async def with_psycopg(dsn: str) -> AsyncIterator[App]:
+    with psycopg.connect(dsn, row_factory=dict_row) as conn:
+        yield App(conn, awaited(conn.execute), awaited(conn.commit), awaited(conn.rollback))
+
+
+def for_sqlalchemy(dsn: str, driver: str) -> str:
+    return dsn.replace("postgresql://", f"postgresql+{driver}://")
+
+
+@asynccontextmanager
+async def with_sqlalchemy(dsn: str) -> AsyncIterator[App]:
+    engine = sqlalchemy.create_engine(for_sqlalchemy(dsn, "psycopg"), poolclass=NullPool)
+    with engine.connect() as conn:
+        run = awaited(lambda sql: conn.execute(sqlalchemy.text(sql)))
+        yield App(conn, run, awaited(conn.commit), awaited(conn.rollback))
+
+
+@asynccontextmanager
+async def with_session(dsn: str) -> AsyncIterator[App]:
+    engine = sqlalchemy.create_engine(for_sqlalchemy(dsn, "psycopg"), poolclass=NullPool)
+    with Session(engine) as session:
+        run = awaited(lambda sql: session.execute(sqlalchemy.text(sql)))
+        yield App(session, run, awaited(session.commit), awaited(session.rollback))
+
+
+def with_async_sqlalchemy(driver: str) -> Callable[[str], AbstractAsyncContextManager[App]]:
+    @asynccontextmanager
+    async def opened(dsn: str) -> AsyncIterator[App]:
+        engine = create_async_engine(for_sqlalchemy(dsn, driver), poolclass=NullPool)
+        async with engine.connect() as conn:
+            yield App(conn, lambda sql: conn.execute(sqlalchemy.text(sql)), conn.commit, conn.rollback)
+        await engine.dispose()
+
+    return opened
+
+
+@asynccontextmanager
+async def with_async_session(dsn: str) -> AsyncIterator[App]:
+    engine = create_async_engine(for_sqlalchemy(dsn, "asyncpg"), poolclass=NullPool)
+    async with AsyncSession(engine) as session:
+        yield App(
+            session, lambda sql: session.execute(sqlalchemy.text(sql)), session.commit, session.rollback
+        )
+    await engine.dispose()
+
+
+DRIVERS = {
+    "asyncpg": with_asyncpg,
+    "psycopg": with_psycopg,
+    "psycopg async": with_psycopg_async,
+    "sqlalchemy psycopg": with_sqlalchemy,
+    "sqlalchemy session": with_session,
+    "sqlalchemy asyncpg": with_async_sqlalchemy("asyncpg"),
+    "sqlalchemy psycopg async": with_async_sqlalchemy("psycopg"),
+    "sqlalchemy async session": with_async_session,
+}
+every_driver = pytest.mark.parametrize("driver", DRIVERS)
+
+
+@every_driver
+async def test_a_commit_shows_it_and_a_rollback_does_not(postgres_dsn: str, schema: str, driver: str) -> None:
+    async with PostgresStorage(postgres_dsn, schema=schema) as store, DRIVERS[driver](postgres_dsn) as app:
+        kept = await store.enqueue(Task(JOB, ("größe", b"\x00\xff" * 3000), unique_key="k"), conn=app.conn)
+        assert await store.get_task(kept) is None
+        await app.commit()
+        [claimed] = await store.claim("ann", limit=5)
+        assert claimed.id == kept
+        _, args, _ = store.serializer.decode_call(claimed.payload)
+        assert list(args) == ["größe", b"\x00\xff" * 3000]
+
+        await store.enqueue_many([Task(JOB), Task(JOB, unique_key="l")], conn=app.conn)
+        await app.rollback()
+        assert [task.id for task in await store.list_tasks()] == [kept]
+        assert await store.enqueue(Task(JOB, unique_key="l"))
+        assert await store.verify() == []
+
+
+@every_driver
+async def test_what_is_raised_leaves_their_transaction_as_it_was(
+    postgres_dsn: str, schema: str, driver: str
+) -> None:
+    async with PostgresStorage(postgres_dsn, schema=schema) as store, DRIVERS[driver](postgres_dsn) as app:
+        holder = await store.enqueue(Task(JOB, id="taken", unique_key="k"))
+        await app.execute(f"INSERT INTO \"{schema}\".paused VALUES ('theirs')")
+        with pytest.raises(DuplicateTask, match="'k'") as raised:
+            await store.enqueue(Task(JOB, unique_key="k"), conn=app.conn, on_conflict="raise")
+        assert raised.value.task_id == holder
+        with pytest.raises(IdConflict, match="'taken' already belongs"):
+            await store.enqueue(Task("jobs.other", id="taken"), conn=app.conn)
+        added = await store.enqueue(Task(JOB), conn=app.conn)
+        await app.commit()
+        assert await store.paused() == {"theirs"}
+        assert {task.id for task in await store.list_tasks()} == {holder, added}
+
+
+@every_driver
+async def test_their_commit_wakes_who_sleeps(postgres_dsn: str, schema: str, driver: str) -> None:
+    async with PostgresStorage(postgres_dsn, schema=schema) as store, DRIVERS[driver](postgres_dsn) as app:
+        assert await store.claim("ann") == []
+        await store.enqueue(Task(JOB), conn=app.conn)
+        await app.commit()
+        assert await store.wait(20) is True
+        assert len(await store.claim("ann")) == 1
+
+
+def test_an_application_enqueues_in_its_own_transaction(postgres_dsn: str, schema: str) -> None:
+    """The blocking face, with a blocking connection."""
+    with OmniQ(f"{postgres_dsn}&schema={schema}") as q, psycopg.connect(postgres_dsn) as conn:
+        double = q.task(name="double")(lambda number: 2 * number)
+        double.options(conn=conn).enqueue(1)
+        conn.rollback()
+        handle = double.options(conn=conn).enqueue(2)
+        with pytest.raises(NotFound):
+            handle.status()
+        conn.commit()
+        assert handle.status() == "PENDING"
+
+
+async def test_with_autocommit_it_is_there_at_once(postgres_dsn: str, schema: str) -> None:
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        with psycopg.connect(postgres_dsn, autocommit=True) as conn:
+            task_id = await store.enqueue(Task(JOB), conn=conn)
+        assert await store.get_task(task_id) is not None
+
+
+@pytest.mark.parametrize("conn", [object(), "postgresql://", 5])
+async def test_anything_else_is_refused(postgres_dsn: str, schema: str, conn: object) -> None:
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        with pytest.raises(InvalidOption, match="asyncpg, psycopg 3 or SQLAlchemy"):
+            await store.enqueue(Task(JOB), conn=conn)
+
+
+async def test_a_closed_connection_is_refused(postgres_dsn: str, schema: str) -> None:
+    conn = await asyncpg.connect(postgres_dsn)
+    await conn.close()
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        with pytest.raises(InvalidOption, match="conn cannot be used here"):
+            await store.enqueue(Task(JOB), conn=conn)

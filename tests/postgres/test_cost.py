@@ -1,0 +1,205 @@
+"""None of the known ways in which a PostgreSQL queue collapses: counted in index entries, not in seconds."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from omniq import Task
+from omniq.storage.postgres import PostgresStorage
+from omniq.storage.postgres.claiming import Cursor
+from omniq.storage.postgres.schema import quoted
+from omniq.task import Claim, Settlement, StoredTask
+
+AT_ONCE = 100
+NEVER = float("inf")
+SCANS_WHEN_MADE = 6  # the empty table is read once for each index
+
+
+def tasks(many: int, **options: object) -> list[StoredTask]:
+    return [StoredTask("jobs.resize", b"\x01m\x00\x92\x90\x80", **options) for _ in range(many)]  # type: ignore[arg-type]
+
+
+class Kept(Cursor):
+    """Never back to the start, however cheap that would be in so small a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.from_start_at = NEVER
+
+    def note(self, walk_s: float, now: float, was_from_start: bool) -> None:
+        pass
+
+
+class Reads:
+    """What was read of the tasks and their indexes, once the connections that did it are closed."""
+
+    def __init__(self, seq_scans: int, entries: dict[str, int]) -> None:
+        self.seq_scans = seq_scans
+        self.entries = entries
+
+
+async def reads(dsn: str, schema: str, updates: int) -> Reads:
+    """A closing connection reports what it did; wait until `updates` of rows have been reported."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        found = (0, -1)
+        while found[1] < updates:
+            await conn.execute("SELECT pg_sleep(0.02)")
+            found = await conn.fetchrow(
+                "SELECT seq_scan, n_tup_upd FROM pg_stat_user_tables "
+                "WHERE schemaname = $1 AND relname = 'task'",
+                schema,
+            )
+        rows = await conn.fetch(
+            "SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes WHERE schemaname = $1", schema
+        )
+        return Reads(found[0], dict(rows))
+    finally:
+        await conn.close()
+
+
+async def drain(store: PostgresStorage, many: int, queues: tuple[str, ...] | None = None) -> None:
+    held: list[StoredTask] = []
+    for number in range(many // AT_ONCE + 1):
+        said = [Settlement.success(one, b"") for one in held]
+        limit = AT_ONCE if number < many // AT_ONCE else 0
+        _, claims = await store.exchange(said, Claim("ann", queues, limit, 30.0, f"{number:x}"))
+        assert len(claims) == limit
+        held = [claim for claim in claims if isinstance(claim, StoredTask)]
+
+
+async def small_verbs(store: PostgresStorage) -> None:
+    """What is asked all the time."""
+    await store.renew("ann", 30.0)
+    await store.held("ann")
+    await store.enqueue(Task("jobs.resize", expires_at=datetime.now(UTC)))
+    assert await store.lapse() == 1
+    await store.release("ann")
+    await store.prune()
+    await store.get_task("unknown")
+    await store.cancel(await store.enqueue(Task("jobs.resize", eta=datetime.now(UTC) + timedelta(days=1))))
+    await store._look_for_ends(["unknown", "another"])
+
+
+@asynccontextmanager
+async def old_snapshot(dsn: str) -> AsyncIterator[None]:
+    conn = await asyncpg.connect(dsn)
+    await conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class")
+    try:
+        yield
+    finally:
+        await conn.close()
+
+
+async def test_a_plan_made_on_the_empty_table_serves_a_full_one(postgres_dsn: str, schema: str) -> None:
+    """Causes 1 and 2: nothing reads the whole table, and settle goes by the key, not by what runs."""
+    many = 2000
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        for number in range(10):
+            await store.exchange([], Claim("ann", None, AT_ONCE, 30.0, f"early {number}"))
+            await store.settle([Settlement.success(StoredTask("a.b", b"", id="unknown", epoch=1), b"")])
+            await small_verbs(store)
+        await store.enqueue_many(tasks(20_000))
+        await small_verbs(store)
+        store._cursor = Kept()
+        await drain(store, many)
+    read = await reads(postgres_dsn, schema, 2 * many)
+    assert read.seq_scans == SCANS_WHEN_MADE
+    assert read.entries["task_running"] < many / 10
+    # The key of each: once when it was enqueued, once when it was settled.
+    assert read.entries["task_id"] < 3 * many
+    assert read.entries["task_waiting"] < 3 * many
+
+
+@pytest.mark.parametrize("with_cursor", [True, False])
+async def test_what_was_claimed_is_not_walked_over_again(
+    postgres_dsn: str, schema: str, with_cursor: bool
+) -> None:
+    """Causes 3 and 4: dead entries at the head, which an old snapshot keeps from being marked."""
+    many = 3000
+    async with PostgresStorage(postgres_dsn, schema=schema) as store, old_snapshot(postgres_dsn):
+        await store.enqueue_many(tasks(many + AT_ONCE))
+        if with_cursor:
+            store._cursor = Kept()
+        await drain(store, many)
+    read = await reads(postgres_dsn, schema, 2 * many)
+    walk_from_start = many / AT_ONCE * many / 2
+    assert (read.entries["task_waiting"] < walk_from_start / 5) is with_cursor
+
+
+async def test_a_slow_walk_makes_the_next_ones_begin_at_the_cursor(postgres_dsn: str, schema: str) -> None:
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        await store.enqueue_many(tasks(10))
+        first, *_ = await store.claim("ann", limit=5)
+        store._cursor.note(0.5, 0.0, True)
+        assert store._cursor.from_start_at == pytest.approx(1.0)  # at most a second
+        store._cursor.from_start_at = NEVER
+        await store.settle([Settlement.give_back(first)])
+        await store.reschedule(first.id, datetime.now(UTC) - timedelta(hours=1))
+        urgent = await store.enqueue(Task("jobs.resize", priority=5))
+        # Priorities are exact at every claim; what appeared before the cursor waits for a whole walk.
+        taken = [task.id for task in await store.claim("ann", limit=9)]
+        assert taken[0] == urgent
+        assert len(taken) == 6
+        assert first.id not in taken
+        store._cursor.from_start_at = 0.0
+        assert [task.id for task in await store.claim("ann", limit=9)] == [first.id]
+
+
+async def test_a_short_claim_behind_a_cursor_says_when_to_look_again(postgres_dsn: str, schema: str) -> None:
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        await store.enqueue_many(tasks(2))
+        assert len(await store.claim("ann", limit=1)) == 1
+        store._cursor.from_start_at = NEVER
+        assert len(await store.claim("ann", limit=5)) == 1
+        assert len(await store.claim("ann", limit=5)) == 0
+        store._cursor.from_start_at = 0.0
+        assert len(await store.claim("ann", limit=5)) == 0
+        assert store._look_again_at is None
+
+
+async def test_what_cannot_run_costs_nothing(postgres_dsn: str, schema: str) -> None:
+    """Tasks of tomorrow at top priority, a paused queue, and history."""
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        await store.enqueue_many(tasks(5000, priority=9, eta=tomorrow))
+        await store.enqueue_many(tasks(5000, queue="paused"))
+        await store.pause("paused")
+        await store.enqueue_many(tasks(200))
+        await drain(store, 200)
+    read = await reads(postgres_dsn, schema, 400)
+    assert read.seq_scans == SCANS_WHEN_MADE
+    assert read.entries["task_waiting"] < 2000
+
+
+async def test_several_queues_are_not_sorted(postgres_dsn: str, schema: str) -> None:
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        for queue in ("a", "b", "c"):
+            await store.enqueue_many(tasks(3000, queue=queue))
+        store._cursor = Kept()
+        await drain(store, 1000, ("a", "b", "c"))
+    read = await reads(postgres_dsn, schema, 2000)
+    # Per claim: the first hundred of each queue, and then those that are taken.
+    assert read.entries["task_waiting"] < 10 * (3 * AT_ONCE + AT_ONCE) * 1.5
+
+
+async def test_claims_lock_only_what_they_hand_out(postgres_dsn: str, schema: str) -> None:
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        await store.enqueue_many([*tasks(50, queue="a"), *tasks(50, queue="b")])
+        conn = await asyncpg.connect(postgres_dsn)
+        async with conn.transaction():
+            taken = await conn.fetch(
+                f"SELECT {quoted(schema)}.pick(ARRAY['a', 'b'], 10, '{{}}', 0, "
+                "'{}', '{}', '{}', '{}') "
+                f"FROM set_config('search_path', {_literal(quoted(schema))}, true)"
+            )
+            assert len(taken[0][0]) == 10
+            assert len(await store.claim("ann", limit=100)) == 90
+        await conn.close()
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.marks import Marks
 from benchmarks.plan import Plan
 from benchmarks.processes import Child
-from benchmarks.systems.base import Limit, System
+from benchmarks.systems.base import System
 
 LOOK_EVERY_S = 0.003
 FILL_LIMIT_S = 900.0  # for a million tasks on a busy machine
@@ -39,9 +39,7 @@ class Bench:
 
     def start(self, system: System, verb: str, folder: Path, **arguments: Any) -> Child:
         log = folder / f"{verb}.log"
-        at = {"folder": str(folder)} | (
-            {} if isinstance(system, Limit) else {"concurrency": self.plan.concurrency}
-        )
+        at = {"folder": str(folder)} | ({"concurrency": self.plan.concurrency} if system.bodies else {})
         return Child(self.pythons[system.name], self.marks.folder, log, system.name, verb, **at, **arguments)
 
     def ask(self, system: System, verb: str, folder: Path, patience_s: float, **arguments: Any) -> Any:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import pool_child
+from benchmarks.pool_base import PoolSystem
 from benchmarks.systems import load
 from benchmarks.systems.base import Body, Face, Limit, Reached, System
 
@@ -108,7 +110,10 @@ LIMIT_VERBS: dict[str, Callable[..., Any]] = {"drain": drain, "insert": insert}
 def main(name: str, verb: str, arguments: str) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     system, options = load(name), json.loads(arguments)
-    if verb in LIMIT_VERBS:
+    if isinstance(system, PoolSystem):
+        del options["folder"]
+        answer = pool_child.VERBS[verb](system, **options)
+    elif verb in LIMIT_VERBS:
         answer = LIMIT_VERBS[verb](system, **options)
     else:
         system.open(Path(options.pop("folder")), options.pop("concurrency"))

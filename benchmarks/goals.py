@@ -18,7 +18,7 @@ class Goal:
     title: str
     case: Case
     metric: str
-    against: Case | None = None
+    against: Case | tuple[Case, ...] | None = None  # of several the best in each round
     at_least: float | None = None
     at_most: float | None = None
 
@@ -26,9 +26,12 @@ class Goal:
         """None where this run has not measured it."""
         if self.against is None:
             return record.spread(self.case, self.metric)
-        return paired_ratio(
-            record.by_round(self.case, self.metric), record.by_round(self.against, self.metric)
-        )
+        others = [self.against] if isinstance(self.against, Case) else self.against
+        best: dict[int, float] = {}
+        for other in others:
+            for round_, figure in record.by_round(other, self.metric).items():
+                best[round_] = max(figure, best.get(round_, 0.0))
+        return paired_ratio(record.by_round(self.case, self.metric), best)
 
     def met(self, value: Spread) -> bool:
         if self.at_least is not None and value.median < self.at_least:
@@ -52,6 +55,20 @@ RAW_DRAIN = _drain("statements", "raw-sqlite")
 RAW_INSERT = _enqueue("blocking", "raw-sqlite")
 HUEY = _drain("sync", "huey-sqlite")
 
+POOL = "pool-omniq"
+OTHER_POOLS = ("pool-executor", "pool-multiprocessing", "pool-loky", "pool-mpire", "pool-pebble")
+
+
+def _twice_the_executor(variant: str) -> Goal:
+    ours, theirs = (Case("pool-calls", system, variant) for system in (POOL, "pool-executor"))
+    return Goal(f"calls {variant} / ProcessPoolExecutor", ours, "per_s", theirs, at_least=2)
+
+
+def _first(measure: str, variant: str, what: str) -> Goal:
+    others = tuple(Case(measure, system, variant) for system in OTHER_POOLS)
+    return Goal(f"{what} / the best other", Case(measure, POOL, variant), "per_s", others, at_least=1)
+
+
 GOALS = (
     Goal("drain with async bodies / huey", _drain("async"), "per_s", HUEY, at_least=12),
     Goal("drain with sync bodies / huey", _drain("sync"), "per_s", HUEY, at_least=8),
@@ -70,4 +87,10 @@ GOALS = (
     Goal("idle worker, RSS MiB", Case("idle", OURS, ""), "rss_mib", at_most=40),
     Goal("import omniq, ms", Case("import", OURS, "import omniq"), "ms", at_most=100),
     Goal("from omniq import OmniQ, ms", Case("import", OURS, "from omniq import OmniQ"), "ms", at_most=100),
+    _twice_the_executor("one by one"),
+    _twice_the_executor("all at once"),
+    _first("pool-batches", "of 100", "batches of 100"),
+    _first("pool-batches", "of 1,000", "batches of 1,000"),
+    _first("pool-arrays", "1 MiB", "arrays of 1 MiB"),
+    _first("pool-arrays", "16 MiB", "arrays of 16 MiB"),
 )  # fmt: skip

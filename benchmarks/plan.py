@@ -25,6 +25,9 @@ class Plan:
     depth_rounds: int = 10
     depth_tasks: int = 10_000  # drained from each of the backlogs
     backlogs: tuple[int, ...] = (10_000, 1_000_000)
+    pool_rounds: int = 7
+    pool_workers: int = 2
+    pool_s: float = 1.0
 
 
 FULL = Plan()
@@ -40,4 +43,6 @@ QUICK = Plan(
     settle_down_s=1.0,
     imports=3,
     depth_rounds=0,
+    pool_rounds=3,
+    pool_s=0.2,
 )

@@ -74,7 +74,7 @@ class Child:
         processes = [
             folder for folder in Path("/proc").glob("[0-9]*") if _session(folder) == self._process.pid
         ]
-        return Usage(sum(map(_cpu_s, processes)), sum(map(_rss_bytes, processes)))
+        return Usage(sum(map(cpu_s, processes)), sum(map(_rss_bytes, processes)))
 
     def stop(self) -> None:
         """Ask it to end, and see to it."""
@@ -110,7 +110,7 @@ def _after_name(process: Path) -> list[str]:
     return (process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
-def _cpu_s(process: Path) -> float:
+def cpu_s(process: Path) -> float:
     """In nanoseconds where the kernel counts them, else in ticks of ten milliseconds."""
     try:
         threads = list((process / "task").iterdir())

@@ -15,8 +15,8 @@ from benchmarks.samples import Case, Record
 from benchmarks.stats import Spread, paired_ratio
 from benchmarks.systems.base import System
 
-BEGIN = "<!-- figures: begin -->"
-END = "<!-- figures: end -->"
+BEGIN = "<!-- {}: begin -->"
+END = "<!-- {}: end -->"
 
 
 def number(value: float, digits: int = 0) -> str:
@@ -119,10 +119,11 @@ def full(
     return "\n\n".join(parts) + "\n"
 
 
-def write_into(document: Path, text: str) -> None:
-    """Replace what stands between the two markers of `document`."""
-    before, begin, rest = document.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
+def write_into(document: Path, group: str, text: str) -> None:
+    """Replace what stands between the two markers of `group` in `document`."""
+    first, last = BEGIN.format(group), END.format(group)
+    before, begin, rest = document.read_text(encoding="utf-8").partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"{document} has no {BEGIN} ... {END} to write between")
-    document.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+        raise ValueError(f"{document} has no {first} ... {last} to write between")
+    document.write_text(f"{before}{first}\n\n{text}\n{last}{after}", encoding="utf-8")

@@ -1,6 +1,7 @@
 """Runs the benchmarks: `python -m benchmarks.run [--quick] [--update-docs] [--scratch DIR] [NAME ...]`.
 
-A name is a system (`omniq-sqlite`), a measure (`drain`), or several of both. In every round all systems take
+A name is a system (`omniq-sqlite`), a measure (`drain`), a group of measures (`pools`), or several of these;
+without any it is the group `tasks`. In every round all systems take
 their turn, A B C A B C, so that whatever else the machine does meets all of them.
 """
 
@@ -12,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,8 +23,10 @@ from benchmarks import peers, report
 from benchmarks.bench import Bench
 from benchmarks.machine import Noise, describe
 from benchmarks.marks import Marks
-from benchmarks.measures import Measure, all_measures
+from benchmarks.measures import Measure, task_measures
 from benchmarks.plan import FULL, QUICK, Plan
+from benchmarks.pool_base import PoolSystem
+from benchmarks.pool_measures import pool_measures
 from benchmarks.processes import ROOT, ChildFailed
 from benchmarks.samples import Case, Failure, Record, Sample
 from benchmarks.systems import load_all
@@ -33,6 +36,7 @@ RESULTS = Path(__file__).with_name("results")
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
 MEMORY = Path("/dev/shm")
 DISK = Path("/var/tmp")
+GROUPS = ("tasks", "pools")
 
 
 class Run:
@@ -48,7 +52,8 @@ class Run:
         self._started = time.monotonic()
 
     def take_all(self, systems: Mapping[str, System], measures: Sequence[Measure]) -> None:
-        self._prepare(systems)
+        plan = self.bench.plan
+        self._prepare(s for s in systems.values() if any(m.variants(s, plan) for m in measures))
         self._started = time.monotonic()
         schedule = list(self._schedule(systems, measures))
         for turn, (measure, case, round_) in enumerate(schedule, 1):
@@ -58,14 +63,12 @@ class Run:
             if all(failure.case != case for failure in self.record.failures):
                 self._take(measure, systems[case.system], case, round_, f"{turn}/{len(schedule)}")
 
-    def _prepare(self, systems: Mapping[str, System]) -> None:
+    def _prepare(self, systems: Iterable[System]) -> None:
         """Find or make an interpreter for each system. A peer that cannot be had is left out."""
-        for system in systems.values():
+        for system in systems:
             self._tell(f"preparing {system.name}")
             try:
-                self._pythons[system.name] = (
-                    Path(sys.executable) if system.package is None else peers.python_with(system.package)
-                )
+                self._pythons[system.name] = _python_of(system)
             except peers.NotInstalled as exc:
                 self._fail(Case("", system.name, ""), str(exc))
 
@@ -135,12 +138,12 @@ def run(
 
 def main(arguments: Sequence[str]) -> int:
     known_systems, known_measures = load_all(), all_measures()
-    names = [*known_systems, *known_measures]
+    names = [*known_systems, *known_measures, *GROUPS]
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.run", description="Measure OmniQ beside others."
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these: {', '.join(names)}")
-    parser.add_argument("--quick", action="store_true", help="under three minutes, with wider error bars")
+    parser.add_argument("--quick", action="store_true", help="in a few minutes, with wider error bars")
     parser.add_argument("--update-docs", action="store_true", help=f"write the tables into {DOCUMENT.name}")
     parser.add_argument("--scratch", type=Path, default=DISK, help="a folder on a real disk (%(default)s)")
     options = parser.parse_args(arguments)
@@ -149,8 +152,10 @@ def main(arguments: Sequence[str]) -> int:
     if not options.scratch.is_dir():
         parser.error(f"there is no folder {options.scratch}")
 
-    systems = _chosen(known_systems, options.names)
-    measures = list(_chosen(known_measures, options.names).values())
+    systems = _chosen(known_systems, options.names) or known_systems
+    measures = chosen_measures(known_measures, options.names, systems)
+    if options.update_docs and len({measure.group for measure in measures}) > 1:
+        parser.error(f"the page has a place for each of {', '.join(GROUPS)}; choose one of them")
     chosen = [*(["--quick"] if options.quick else []), *options.names]
     record, text = run(
         QUICK if options.quick else FULL, systems, measures, options.scratch, RESULTS,
@@ -160,14 +165,35 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("there is nothing to measure; depth, for one, is only part of the full run")
     print(text)
     if options.update_docs:
-        report.write_into(DOCUMENT, text)
+        report.write_into(DOCUMENT, measures[0].group, text)
     return 1 if record.failures else 0
 
 
+def all_measures() -> dict[str, Measure]:
+    return task_measures() | pool_measures()
+
+
 def _chosen(known: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Those that were named, or all where none of this kind was."""
-    named = {name: thing for name, thing in known.items() if name in names}
-    return named or dict(known)
+    return {name: thing for name, thing in known.items() if name in names}
+
+
+def chosen_measures(
+    known: Mapping[str, Measure], names: Sequence[str], systems: Mapping[str, System]
+) -> list[Measure]:
+    """Those that were named, by themselves or as a group; or all of the group that the systems belong to."""
+    named = [measure for measure in known.values() if measure.name in names or measure.group in names]
+    if named:
+        return named
+    are_pools = bool(names) and all(isinstance(system, PoolSystem) for system in systems.values())
+    return [measure for measure in known.values() if (measure.group == "pools") == are_pools]
+
+
+def _python_of(system: System) -> Path:
+    if system.package is None:
+        return Path(sys.executable)
+    for package in system.needs:
+        peers.python_with(package)
+    return peers.python_with(system.package)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -32,12 +33,39 @@ def pytest_configure(config: pytest.Config) -> None:
     # Capturing is suspended at this moment only: later, descriptor 2 is a temporary file that dies with us.
     config.stash[uncaptured_stderr] = os.dup(2)
     # The developer's own settings must not reach a test, nor the processes that it starts.
-    for name in [name for name in os.environ if name.startswith("OMNIQ_") and name != "OMNIQ_REQUIRE"]:
+    kept = ("OMNIQ_REQUIRE", "OMNIQ_TEST_POSTGRES")
+    for name in [name for name in os.environ if name.startswith("OMNIQ_") and name not in kept]:
         del os.environ[name]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     os.close(config.stash[uncaptured_stderr])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    factory: pytest.TempPathFactory | None = getattr(session.config, "_tmp_path_factory", None)
+    if not is_xdist_worker() and factory is not None and (factory.getbasetemp() / "postgres.json").exists():
+        from tests.postgres import server
+
+        server.stop_shared(factory.getbasetemp())
+
+
+def is_xdist_worker() -> bool:
+    return "PYTEST_XDIST_WORKER" in os.environ
+
+
+@pytest.fixture(scope="session")
+def postgres_dsn(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A real server; without one the test is skipped."""
+    from tests.postgres import server
+
+    own = tmp_path_factory.getbasetemp()
+    shared: Path = own.parent if is_xdist_worker() else own
+    try:
+        return server.shared_dsn(shared, os.getppid() if is_xdist_worker() else os.getpid())
+    except server.NoServer as why:
+        server.missing(why)
+        raise
 
 
 @pytest.hookimpl(wrapper=True)

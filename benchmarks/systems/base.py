@@ -24,6 +24,7 @@ class System(ABC):
     role: ClassVar[Literal["omniq", "peer", "limit"]]
     promise: ClassVar[str]  # what its figures buy: acknowledgement, results, durability
     package: ClassVar[str | None] = None  # what must be installed beside us to run it
+    needs: ClassVar[tuple[str, ...]] = ()  # and what else, for what it is asked to do
     bodies: ClassVar[tuple[Body, ...]] = ()
     faces: ClassVar[tuple[Face, ...]] = ()
     imports: ClassVar[tuple[str, ...]] = ()

@@ -6,7 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from omniq.errors import (
+    BlockingCallInHandler,
     BlockingCallInLoop,
+    CallCancelled,
+    CallFailed,
+    CallTimeout,
     Conflict,
     CorruptRecord,
     DuplicateTask,
@@ -23,6 +27,7 @@ from omniq.errors import (
     Retry,
     SchemaMismatch,
     Snooze,
+    StartFailed,
     StoreError,
     StoreUnavailable,
     TaskCancelled,
@@ -30,6 +35,7 @@ from omniq.errors import (
     UnknownTask,
     UnserializableArgument,
     Unsupported,
+    WorkerDied,
     WorkerStuck,
 )
 
@@ -58,7 +64,11 @@ _HOMES = {
 
 __all__ = [
     "AsyncWorkerPool",
+    "BlockingCallInHandler",
     "BlockingCallInLoop",
+    "CallCancelled",
+    "CallFailed",
+    "CallTimeout",
     "Conflict",
     "Context",
     "CorruptRecord",
@@ -77,6 +87,7 @@ __all__ = [
     "Retry",
     "SchemaMismatch",
     "Snooze",
+    "StartFailed",
     "StoreError",
     "StoreUnavailable",
     "Task",
@@ -91,6 +102,7 @@ __all__ = [
     "UnserializableArgument",
     "Unsupported",
     "Worker",
+    "WorkerDied",
     "WorkerPool",
     "WorkerStuck",
     "context",

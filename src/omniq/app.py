@@ -8,13 +8,25 @@ def send(to: str) -> int: ...        send("ann") just calls it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import (
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    Never,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    overload,
+)
 from urllib.parse import quote
 
 from loguru import logger
@@ -24,12 +36,13 @@ from omniq.config import configured_url, default_file
 from omniq.errors import (
     InvalidOption,
     ResultTimeout,
+    StoreUnavailable,
     TaskCancelled,
     TaskFailed,
     UnserializableArgument,
 )
 from omniq.loopthread import LoopThread, forbid_running_loop
-from omniq.registry import Resolver, Runnable, runnable_of
+from omniq.registry import Executor, Resolver, Runnable, runnable_of
 from omniq.running import Context
 from omniq.serializer import MsgpackSerializer, Serializer
 from omniq.storage.base import BaseStorage
@@ -44,17 +57,18 @@ from omniq.task import (
     TaskStatus,
     count,
     func_path,
+    refuse_unknown,
     seconds,
     shown,
 )
-from omniq.worker import AsyncWorkerPool, WorkerPool
+from omniq.worker import AsyncWorkerPool, WorkerOptions, WorkerPool
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 V = TypeVar("V")
 DEFAULT_CONCURRENCY: Final = 100
-Executor = Literal["auto", "thread"]
+_OPTIONS: Final = ("url_or_storage", "serializer", "allow", "result_ttl", "failed_ttl", "max_payload")
 
 _apps: weakref.WeakSet[OmniQ] = weakref.WeakSet()
 
@@ -71,7 +85,9 @@ class OmniQ:
         result_ttl: Duration = DAY_S,
         failed_ttl: Duration = 30 * DAY_S,
         max_payload: int = MAX_PAYLOAD_BYTES,
+        **unknown: Never,
     ) -> None:
+        refuse_unknown(unknown, _OPTIONS, "OmniQ")
         if not isinstance(url_or_storage, str | BaseStorage | None):
             raise InvalidOption(f"OmniQ takes a URL or a storage, not {shown(url_or_storage)}")
         self.serializer = serializer or MsgpackSerializer()
@@ -80,6 +96,8 @@ class OmniQ:
         self._ttl_s = (seconds(result_ttl, "result_ttl"), seconds(failed_ttl, "failed_ttl"))
         self._max_payload = count(max_payload, "max_payload", least=1)
         self._tasks: dict[str, Runnable] = {}
+        self._process_queues: set[str] = set()  # where tasks wait that run in processes
+        self._shared_queues: set[str] = set()  # where others wait
         self._storage: BaseStorage | None = None
         self._forget()
         _apps.add(self)
@@ -138,12 +156,13 @@ class OmniQ:
         decorator = TaskDecorator(self, name, tuple(aliases), executor, TaskOptions.of(options))
         return decorator if func is None else decorator(func)
 
-    def register(self, name: str, runnable: Runnable) -> None:
-        """Let this application's workers run `runnable` under `name`."""
+    def register(self, name: str, runnable: Runnable, queue: str = "default") -> None:
+        """Let this application's workers run `runnable` under `name`; most of it will wait in `queue`."""
         known = self._tasks.get(name)
         if known is not None and not _same_function(known.func, runnable.func):
             raise InvalidOption(f"two tasks are called {name!r}; give one of them name='...'")
         self._tasks[name] = runnable
+        (self._process_queues if runnable.kind == "process" else self._shared_queues).add(queue)
 
     # --- enqueueing ------------------------------------------------------------------------------
 
@@ -158,14 +177,21 @@ class OmniQ:
     def _enqueue(
         self, tasks: list[StoredTask], conn: Any, on_conflict: OnConflict, twin: str
     ) -> list[Enqueued]:
+        thread, storage = self._blocking_face()
+        if conn is None and storage.capabilities.here:
+            # No hop to another thread and back: on a fast disk those cost as much as the commit.
+            forbid_running_loop(f"write `{twin}` here")
+            if not storage.is_open:
+                thread.run(storage.open())
+            return storage.enqueue_here(tasks, on_conflict=on_conflict)
         enqueued = self._run(
             lambda storage: storage.enqueue_many(tasks, conn=conn, on_conflict=on_conflict),
             twin,
             inline=conn is not None,
         )
         if conn is not None:
-            thread, storage = self._blocking_face()
-            thread.submit(storage.announce([str(one) for one in enqueued]))
+            with contextlib.suppress(StoreUnavailable):  # it is enqueued; this only wakes a worker sooner
+                thread.submit(storage.announce([str(one) for one in enqueued]))
         return enqueued
 
     async def aenqueue_many(
@@ -181,21 +207,21 @@ class OmniQ:
 
     # --- workers ---------------------------------------------------------------------------------
 
-    def worker(self, **options: Any) -> WorkerPool:
+    def worker(self, **options: Unpack[WorkerOptions]) -> WorkerPool:
         """A pool in this process that runs this application's tasks; start it, or use `with`."""
         options.setdefault("concurrency", DEFAULT_CONCURRENCY)
         return WorkerPool.of(self.async_worker(**options))
 
-    def async_worker(self, **options: Any) -> AsyncWorkerPool:
+    def async_worker(self, **options: Unpack[WorkerOptions]) -> AsyncWorkerPool:
         """The same on a running loop: `async with q.async_worker(): ...`."""
-        allow = _patterns(options.pop("allow", ()))
+        allow = _patterns(options.pop("allow", None) or ())
         options.setdefault("concurrency", DEFAULT_CONCURRENCY)
         options.setdefault("serializer", self.serializer)
-        try:
-            pool = AsyncWorkerPool(self.storage().clone(), **options)
-        except TypeError as exc:
-            raise InvalidOption(f"q.worker() does not take these options: {exc}") from exc
-        return pool.serve(Resolver(self._tasks, self._allow + allow))
+        # What else a dict may hold when it runs is refused there, by name.
+        pool = AsyncWorkerPool(self.storage().clone(), **options)  # pyright: ignore[reportArgumentType]
+        return pool.serve(
+            Resolver(self._tasks, self._allow + allow), self._process_queues - self._shared_queues
+        )
 
     # --- connections -----------------------------------------------------------------------------
 
@@ -282,8 +308,11 @@ class OmniQ:
             thread, storage = self._thread, self._blocking
             self._thread = self._blocking = None
         if thread is not None and storage is not None:
-            thread.run(storage.close(), "await q.aclose()")
-            thread.stop()
+            try:
+                thread.run(storage.close(), "await q.aclose()")
+            finally:
+                # Again at the end: an enqueue in another thread may have opened it in between.
+                thread.stop(storage.close)
 
     async def aclose(self) -> None:
         """Give back what this loop uses."""
@@ -307,8 +336,35 @@ class OmniQ:
     ) -> None:
         await self.aclose()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For a function that travels to a process by value: the same store, without its connections."""
+        where = self._where.url if isinstance(self._where, BaseStorage) else self._where
+        if where is None and isinstance(self._where, BaseStorage):
+            raise UnserializableArgument(
+                f"{self._where!r} has no address under which another process finds the same tasks"
+            )
+        return _restored, (where, self.serializer, self._allow, self._ttl_s, self._max_payload)
+
     def __repr__(self) -> str:
         return f"OmniQ({self.url!r}, {len(self._tasks)} tasks)"
+
+
+def _restored(
+    where: str | None,
+    serializer: Serializer,
+    allow: tuple[str, ...],
+    ttl_s: tuple[float, float],
+    max_payload: int,
+) -> OmniQ:
+    result_ttl_s, failed_ttl_s = ttl_s
+    return OmniQ(
+        where,
+        serializer=serializer,
+        allow=allow,
+        result_ttl=result_ttl_s,
+        failed_ttl=failed_ttl_s,
+        max_payload=max_payload,
+    )
 
 
 class TaskDecorator:
@@ -317,8 +373,8 @@ class TaskDecorator:
     def __init__(
         self, app: OmniQ, name: str | None, aliases: tuple[str, ...], executor: Executor, options: TaskOptions
     ) -> None:
-        if executor not in ("auto", "thread"):
-            raise InvalidOption(f"executor must be 'auto' or 'thread', not {shown(executor)}")
+        if executor not in ("auto", "thread", "process"):
+            raise InvalidOption(f"executor must be 'auto', 'thread' or 'process', not {shown(executor)}")
         self._app = app
         self._name = name
         self._aliases = aliases
@@ -348,7 +404,7 @@ class TaskDecorator:
         runnable = runnable_of(func, self._executor)
         task: TaskFunction[..., Any, Any] = TaskFunction(self._app, func, name, runnable, self._options)
         for path in (name, *self._aliases):
-            self._app.register(func_path(path), runnable)
+            self._app.register(func_path(path), runnable, self._options.queue)
         return task
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from omniq.task import (
     func_path,
     moment,
     new_id,
+    refuse_unknown,
     seconds,
     shown,
 )
@@ -89,13 +89,7 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
         return cls().with_changes(options)
 
     def with_changes(self, changes: Mapping[str, Any]) -> TaskOptions:
-        for name in changes:
-            if name not in self.__struct_fields__:
-                near = difflib.get_close_matches(name, self.__struct_fields__, 1)
-                hint = (
-                    f"did you mean {near[0]!r}?" if near else f"known are {', '.join(self.__struct_fields__)}"
-                )
-                raise InvalidOption(f"a task has no option {shown(name)}; {hint}")
+        refuse_unknown(changes, self.__struct_fields__, "a task")
         changed = msgspec.structs.replace(self, **changes)
         changed.check()
         return changed

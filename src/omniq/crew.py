@@ -11,7 +11,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from loguru import logger
 
@@ -48,6 +48,10 @@ from omniq.task import (
     shown,
 )
 
+if TYPE_CHECKING:
+    from omniq.pool import WorkerPool as ProcessPool
+    from omniq.processes import Processes
+
 # Every slot held by a thread that outlived its timeout, for this long: the pool is stuck.
 STUCK_AFTER_S: Final = 5.0
 
@@ -64,8 +68,11 @@ class Crew:
         clock: Clock,
         *,
         max_payload: int | None,
+        isolates: bool,
+        process_pool: ProcessPool | None,
         settled: Callable[[Settlement], None],
         slot_freed: Callable[[], None],
+        needs_process: Callable[[str], None],
     ) -> None:
         self._slots = slots
         self._resolver = resolver
@@ -73,8 +80,13 @@ class Crew:
         self._policy = policy
         self._clock = clock
         self._max_payload = max_payload
+        self._isolates = isolates
+        self._process_pool = process_pool
+        self._processes: Processes | None = None
+        self._in_process: set[Flight] = set()  # those that asked for one, from their claim on
         self._settled = settled
         self._slot_freed = slot_freed
+        self._needs_process = needs_process  # told of every queue that a task for a process came from
         self._random = random.random
         self._loop = asyncio.get_running_loop()
         self._flights: dict[str, Flight] = {}
@@ -92,12 +104,33 @@ class Crew:
     def free_slots(self) -> int:
         return self._slots - len(self._flights) - len(self._strays)
 
+    async def open(self) -> None:
+        """A process pool that was given must be one that can be used here: said now, not task by task."""
+        if self._process_pool is not None:
+            await self._in_processes().take_over()
+
+    @property
+    def free_processes(self) -> int:
+        return self._in_processes().free(len(self._in_process))
+
+    def _in_processes(self) -> Processes:
+        """Imported and made when the first task needs them: most workers do without."""
+        if self._processes is None:
+            from omniq.processes import Processes
+
+            self._processes = Processes(
+                self._process_pool, self._serializer, self._max_payload, self._resolver.modules
+            )
+        return self._processes
+
     def has(self, task_id: str) -> bool:
         return task_id in self._flights
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._deadlines.stop()
         self._threads.stop()
+        if self._processes is not None:
+            await self._processes.close()
 
     # --- a run -----------------------------------------------------------------------------------
 
@@ -115,6 +148,15 @@ class Crew:
             func=task.func_path,
             attempt=task.attempts + 1,
         )
+        # In a process the time counts from when it begins there, so the pool watches it.
+        if self._isolates and task.suspicions and self._in_processes().can_take(runnable):
+            flight.fly(self._loop, self._in_processes().run_suspect(flight))
+            return
+        if runnable.kind == "process":
+            self._needs_process(task.queue)
+            self._in_process.add(flight)
+            flight.fly(self._loop, self._in_processes().run_task(flight))
+            return
         if task.timeout is not None:
             self._deadlines.add(flight, task.timeout)
         if runnable.kind == "async":
@@ -173,6 +215,8 @@ class Crew:
         if flight.occupied:
             self._strays.add(flight)
             self._stuck_since = self._clock.monotonic()
+        else:
+            self._in_process.discard(flight)
         if flight.reason == "lost":
             logger.warning(
                 "lost {task} epoch {epoch}: its lease is over", task=one_line(task.id), epoch=task.epoch
@@ -185,6 +229,7 @@ class Crew:
 
     def _slot_left(self, flight: Flight) -> None:
         self._strays.discard(flight)
+        self._in_process.discard(flight)
         if flight.ended:
             self._slot_freed()
 
@@ -204,6 +249,8 @@ class Crew:
                 )
             case Action.FAIL | Action.CONTINUE:
                 logger.info("failed {task} for good: {error}", task=one_line(task.id), error=_type_of(error))
+            case Action.LOSE:
+                logger.warning("died {task}: {error}", task=one_line(task.id), error=str(error))
             case Action.GIVE_BACK:
                 logger.debug(
                     "gave back {task} for {delay:.3f} s", task=one_line(task.id), delay=settlement.delay_s

@@ -19,7 +19,13 @@
     ├── TaskCancelled                    the awaited task was cancelled
     ├── ResultTimeout (TimeoutError)     no result yet
     ├── BlockingCallInLoop (RuntimeError)  a blocking face called inside a running event loop
+    ├── BlockingCallInHandler            ... in a signal handler that interrupted another one
     ├── WorkerStuck                      every slot is held by a body that does not return
+    ├── CallFailed                       a pooled call raised what cannot travel; `.traceback` shows it
+    ├── CallTimeout (TimeoutError)       a pooled call ran longer than its timeout, and was stopped
+    ├── CallCancelled                    a pooled call was cancelled before it had ended
+    ├── WorkerDied                       the process died that ran a pooled call; `.cause` says how
+    ├── StartFailed                      a process of a pool could not be started
     └── PoolNotRunning (RuntimeError)    the pool was not started, or has ended
         └── PoolClosed                   the pool has ended for good
 
@@ -119,8 +125,41 @@ class BlockingCallInLoop(OmniqError, RuntimeError):
     """A blocking face was called inside a running event loop; the message names the async twin."""
 
 
+class BlockingCallInHandler(OmniqError):
+    """A blocking face was called in a signal handler that interrupted a write of the same thread."""
+
+
 class WorkerStuck(OmniqError):
     """Every slot is held by a body that went on after its timeout."""
+
+
+class CallFailed(OmniqError):
+    """A call in a process raised what cannot travel as itself, or returned what cannot be read here."""
+
+    def __init__(self, message: str, type_name: str = "", traceback: str = "") -> None:
+        super().__init__(message)
+        self.type_name = type_name
+        self.traceback = traceback
+
+
+class CallTimeout(OmniqError, TimeoutError):
+    """A call in a process ran longer than its timeout. It was interrupted or killed: it does not go on."""
+
+
+class CallCancelled(OmniqError):
+    """A call in a process was cancelled by somebody else than the one who waits for it."""
+
+
+class WorkerDied(OmniqError):
+    """The process died that ran this call. `cause` says how; whether the call had an effect is not known."""
+
+    def __init__(self, message: str, cause: str = "") -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class StartFailed(OmniqError):
+    """A process of the pool could not be started; the message says why."""
 
 
 class PoolNotRunning(OmniqError, RuntimeError):

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar
 
-from omniq.errors import BlockingCallInLoop
+from omniq.errors import BlockingCallInLoop, StoreUnavailable
 
 T = TypeVar("T")
 
@@ -43,10 +43,19 @@ class LoopThread:
         self.loop = new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._started = threading.Event()
+        # Whatever is submitted comes before the end, or is refused: nothing is left to wait for ever.
+        self._ending = threading.RLock()
+        self._ended = False
+        self._last: Callable[[], Coroutine[Any, Any, object]] | None = None
 
     @property
     def is_alive(self) -> bool:
         return self._thread.is_alive()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the thread."""
+        return self._thread is threading.current_thread()
 
     def start(self) -> Self:
         self._thread.start()
@@ -60,6 +69,8 @@ class LoopThread:
             self.loop.run_forever()
         finally:
             self._cancel_what_is_left()
+            if self._last is not None:
+                self.loop.run_until_complete(self._last())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
             self.loop.close()
@@ -71,7 +82,10 @@ class LoopThread:
         self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
     def run(self, work: Coroutine[Any, Any, T], advice: str = "await the async twin instead") -> T:
-        """Run `work` on the loop and wait for it. An interrupted wait cancels it."""
+        """Run `work` on the loop and wait for it. An interrupted wait cancels it.
+
+        If the thread is stopped meanwhile, or has been, that is `StoreUnavailable`: another try begins anew.
+        """
         try:
             forbid_running_loop(advice)
         except BlockingCallInLoop:
@@ -80,12 +94,21 @@ class LoopThread:
         future = self.submit(work)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise self._was_closed() from None
         except BaseException:
             future.cancel()
             raise
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        with self._ending:
+            if self._ended:
+                work.close()
+                raise self._was_closed()
+            return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def _was_closed(self) -> StoreUnavailable:
+        return StoreUnavailable(f"{self.name} was closed while this call was under way; repeat it")
 
     def call(self, function: Callable[[], object]) -> None:
         """Call `function` on the loop, soon, unless it has ended."""
@@ -94,7 +117,11 @@ class LoopThread:
         except RuntimeError:
             return
 
-    def stop(self) -> None:
+    def stop(self, last: Callable[[], Coroutine[Any, Any, object]] | None = None) -> None:
+        """End the loop: what is left is cancelled, then `last` is done."""
+        with self._ending:
+            self._last = self._last or last
+            self._ended = True
         if self._thread.is_alive():
             self.call(self.loop.stop)
             self._thread.join()

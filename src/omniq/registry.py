@@ -10,16 +10,19 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from omniq.errors import CorruptRecord, InvalidOption, UnknownTask
+from omniq.names import name_in_module
 from omniq.serializer.functions import resolve as import_path
 from omniq.task import shown
 
 Function = Callable[..., Any]
-Kind = Literal["async", "thread"]
+Kind = Literal["async", "thread", "process"]
+Executor = Literal["auto", "thread", "process"]
 
 
 class Runnable(Struct, frozen=True):
@@ -51,6 +54,17 @@ class Resolver:
     def names(self) -> tuple[str, ...] | None:
         """What this worker says it serves; None is whatever can be imported."""
         return None if self._allow is None else (*self._registered, *self._allow)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Where the registered functions live: what a process imports before it can run one."""
+        named = [runnable.func for runnable in self._registered.values() if name_in_module(runnable.func)]
+        return tuple(name for name in dict.fromkeys(func.__module__ for func in named) if _can_import(name))
+
+    @property
+    def all_have_names(self) -> bool:
+        """Whether another process finds every registered function where this one has it."""
+        return all(name_in_module(runnable.func) for runnable in self._registered.values())
 
     def resolve(self, path: str) -> Runnable:
         """`UnknownTask`: not for this worker. `Unresolvable`: ours, but it cannot run."""
@@ -86,12 +100,25 @@ class Resolver:
         return inspect.isroutine(func) and self._allowed(home)
 
 
-def runnable_of(func: Function, executor: Literal["auto", "thread"] = "auto") -> Runnable:
+def _can_import(module: str) -> bool:
+    """Whether another process can import it: what was made by `exec` exists only here."""
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def runnable_of(func: Function, executor: Executor = "auto") -> Runnable:
     """Look at a callable once: does it await, does it want its context?"""
     if not callable(func):
         raise Unresolvable(f"{shown(func)} is not callable")
-    is_async = executor == "auto" and _is_async(func)
-    return Runnable(func, "async" if is_async else "thread", *_context_parameter(func))
+    return Runnable(func, _kind_of(func, executor), *_context_parameter(func))
+
+
+def _kind_of(func: Function, executor: Executor) -> Kind:
+    if executor == "auto":
+        return "async" if _is_async(func) else "thread"
+    return executor
 
 
 def with_context(

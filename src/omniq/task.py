@@ -7,13 +7,14 @@ All of them are frozen and know nothing of clocks, stores or event loops.
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import random
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias
@@ -51,13 +52,13 @@ TOP_PRIORITY: Final = 9
 
 # Its own source of chance: `random.seed(0)` in an application must not make two processes agree on ids.
 _chance = random.Random()
-_id_lock = threading.Lock()
+_id_lock = threading.RLock()  # a signal handler may want an id while its own thread makes one
 _last_id_time = 0
 
 
 def _begin_anew_in_child() -> None:
     global _id_lock  # noqa: PLW0603 - another thread of the parent may have held it
-    _id_lock = threading.Lock()
+    _id_lock = threading.RLock()
     _chance.seed()
 
 
@@ -125,6 +126,16 @@ def check_progress(done: float, total: float | None) -> None:
     for value in (done,) if total is None else (done, total):
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise InvalidOption(f"progress takes finite numbers, such as progress(3, 10), not {shown(value)}")
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str], whose: str) -> None:
+    """An option that does not exist, with the one that was probably meant."""
+    names = tuple(known)
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
+            raise InvalidOption(f"{whose} has no option {shown(name)}; {hint}")
 
 
 def queue_name(value: str) -> str:
@@ -203,6 +214,7 @@ class TaskFields(Struct, frozen=True, kw_only=True):
     epoch: int = 0
     attempts: int = 0
     losses: int = 0
+    suspicions: int = 0
     owner: str | None = None
     cancel_requested: bool = False
     error: TaskError | None = None
@@ -293,6 +305,7 @@ class StoredTask(TaskFields, frozen=True):
     result_status: TaskStatus | None = None
     result_at: datetime | None = None
     first_content: bytes | None = None  # digest of the call before it was replaced
+    isolates: bool = False  # while it runs: its worker will run it in a process of its own if this one dies
 
 
 class TaskResult(Struct, frozen=True):
@@ -323,7 +336,8 @@ class RunOutcome(StrEnum):
     RETRIED = "retried"
     FAILED = "failed"
     GIVEN_BACK = "given back"
-    LOST = "lost"
+    LOST = "lost"  # with its worker
+    DIED = "died"  # alone, in a process of its own
     CANCELLED = "cancelled"
 
 
@@ -354,7 +368,13 @@ class Interrupted(Struct, frozen=True):
     """Our own shutdown, or a cancel request, ended the body; the store knows which."""
 
 
-Outcome: TypeAlias = Succeeded | Failed | Snoozed | Interrupted
+class Died(Struct, frozen=True):
+    """The body ran in a process of its own, and that process died."""
+
+    cause: str
+
+
+Outcome: TypeAlias = Succeeded | Failed | Snoozed | Interrupted | Died
 
 
 # --- what a worker tells the store ---------------------------------------------------------------
@@ -376,6 +396,7 @@ class Action(StrEnum):
     FAIL = "fail"  # T6
     CONTINUE = "continue"  # T6c
     GIVE_BACK = "give back"  # T7
+    LOSE = "lose"  # T8, T9, told by a worker that lives: the body's own process died
 
 
 class Settlement(Struct, frozen=True):
@@ -418,6 +439,10 @@ class Settlement(Struct, frozen=True):
         return cls(task, Action.CONTINUE, None, delay_s, error)
 
     @classmethod
+    def lost(cls, task: StoredTask | Task | Held, error: TaskError) -> Settlement:
+        return cls(task, Action.LOSE, None, 0.0, error)
+
+    @classmethod
     def give_back(cls, task: StoredTask | Task | Held, delay_s: float = 0.0) -> Settlement:
         return cls(task, Action.GIVE_BACK, None, delay_s)
 
@@ -439,6 +464,9 @@ class Claim(Struct, frozen=True):
     limit: int = 1
     lease: float = 30.0
     claim_id: str = field(default_factory=new_id)
+    scarce: tuple[str, ...] = ()  # queues of which it can start only few at a time
+    scarce_limit: int = 0  # how many of `limit` may come from those
+    isolates: bool = False  # should this worker die, what it held is run on its own next, before it counts
 
 
 class Renewal(Struct, frozen=True):

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Final, Never, Self, TypedDict, Unpack
 
 from loguru import logger
 
@@ -48,9 +49,13 @@ from omniq.task import (
     one_line,
     positive_seconds,
     queue_name,
+    refuse_unknown,
     shown,
 )
 from omniq.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from omniq.pool import WorkerPool as ProcessPool
 
 # A stop with a time limit does not wait longer than this for a store that is away.
 LAST_SETTLE_S: Final = 5.0
@@ -58,6 +63,28 @@ FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 5.0
 PAUSE_WHILE_STOPPING_S: Final = 0.2
 MAX_WORKER_NAME: Final = 128
+
+
+class PoolOptions(TypedDict, total=False):
+    """What a worker pool takes by name only, for type checkers; `AsyncWorkerPool` checks it."""
+
+    max_retry_delay: Duration
+    queues: Sequence[str] | None
+    lease: Duration
+    wake: bool
+    allow: Sequence[str] | None
+    serializer: Serializer | None
+    process_pool: ProcessPool | None
+    clock: Clock | None
+    name: str
+
+
+class WorkerOptions(PoolOptions, total=False):
+    """What a worker pool takes besides its storage, all of it by name."""
+
+    concurrency: int
+    poll_interval: Duration
+    base_retry_delay: Duration
 
 
 class AsyncWorkerPool:
@@ -76,9 +103,15 @@ class AsyncWorkerPool:
         wake: bool = True,
         allow: Sequence[str] | None = None,
         serializer: Serializer | None = None,
+        process_pool: ProcessPool | None = None,
         clock: Clock | None = None,
         name: str = "worker",
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            refuse_unknown(
+                unknown, list(inspect.signature(AsyncWorkerPool).parameters)[1:-1], "a worker pool"
+            )
         if not isinstance(storage, BaseStorage):
             raise InvalidOption(
                 f"storage must be a BaseStorage, such as SQLiteStorage('jobs.db'), not {storage!r}"
@@ -101,7 +134,14 @@ class AsyncWorkerPool:
         if serializer is not None:
             storage.serializer = serializer  # results are read with what they were written with
         self._resolver = Resolver(allow=allow)
+        if process_pool is not None and not callable(getattr(process_pool, "dispatch_task", None)):
+            raise InvalidOption(f"process_pool must be an omniq.pool.WorkerPool, not {shown(process_pool)}")
+        self._process_pool = process_pool
         self._injected_clock = clock
+        self._scarce: set[str] = set()  # queues with tasks that need a process
+        self._dedicated: frozenset[str] = frozenset()  # those that hold no other tasks
+        self._needed_process: set[str] = set()  # where the latest claim had tasks that need one
+        self._can_isolate = process_pool is not None
         self._clock = clock or REAL_CLOCK
         self._name = check_text(name, "name", MAX_WORKER_NAME)
         self._renews = True
@@ -114,9 +154,18 @@ class AsyncWorkerPool:
 
     # --- how it differs for those who embed it ---------------------------------------------------
 
-    def serve(self, resolver: Resolver) -> Self:
-        """Run what `resolver` finds, instead of any path that can be imported."""
+    def serve(self, resolver: Resolver, scarce: Iterable[str] = ()) -> Self:
+        """Run what `resolver` finds, instead of any path that can be imported.
+
+        From the `scarce` queues no more is claimed than processes are free. Tasks of an application can run
+        in any process that imports it, so what survives a death of this worker runs in one of its own next.
+        """
         self._resolver = resolver
+        self._scarce.update(scarce)
+        self._dedicated = frozenset(scarce)
+        outlived = self._injected_clock is None and self.storage.capabilities.durable
+        # Where one function has no name in another process, its deaths must count here.
+        self._can_isolate = outlived and resolver.all_have_names
         return self
 
     def without_retries(self) -> Self:
@@ -146,6 +195,7 @@ class AsyncWorkerPool:
         if not self.storage.capabilities.batched:
             self.storage.clock, self.storage.serializer = self._clock, self._serializer
         self._reset()
+        await self._crew.open()
         self._opened_storage = not self.storage.is_open
         try:
             await self.storage.open()
@@ -189,9 +239,17 @@ class AsyncWorkerPool:
             self._policy,
             self._clock,
             max_payload=getattr(self.storage, "max_payload", None),
+            isolates=self._isolates,
+            process_pool=self._process_pool,
             settled=self._tell,
             slot_freed=self._ring,
+            needs_process=self._needed_process.add,
         )
+
+    @property
+    def _isolates(self) -> bool:
+        """Whether tasks that survive this worker are run alone next."""
+        return self._can_isolate and self.storage.capabilities.batched
 
     async def stop(self, *, timeout: Duration | None = None, cancel_in_flight: bool = False) -> None:
         """Claim nothing more, let bodies finish, settle everything, close what `start` opened.
@@ -253,7 +311,7 @@ class AsyncWorkerPool:
     async def _close(self) -> None:
         self.running = False
         await self._crew.empty()
-        self._crew.close()
+        await self._crew.close()
         await self._stop_upkeep()
         try:
             if not self._stopped_for_good():
@@ -321,7 +379,17 @@ class AsyncWorkerPool:
         if self._clock.monotonic() < self._look_at and (self._found_nothing or not settling):
             return None
         self._claims += 1
-        return Claim(self.id, self.queues, free, self.lease_s, f"{self._claims:x}")
+        scarce = tuple(sorted(self._scarce))
+        return Claim(
+            self.id,
+            self.queues,
+            free,
+            self.lease_s,
+            f"{self._claims:x}",
+            scarce,
+            max(0, self._crew.free_processes) if scarce else 0,
+            self._isolates,
+        )
 
     async def _exchange(self, settlements: list[Settlement], claim: Claim | None) -> bool:
         """One round trip: tell, and take. False when the store is away; then it is to be repeated."""
@@ -349,7 +417,15 @@ class AsyncWorkerPool:
             return True
         for task in claims:
             self._crew.start(task)
+        self._learn_scarce(claims)
         return True
+
+    def _learn_scarce(self, claims: list[Claimed]) -> None:
+        """From a queue whose tasks need processes no more is claimed than are free, as long as they do."""
+        if self._scarce or self._needed_process:
+            for queue in {task.queue for task in claims} - self._dedicated:
+                (self._scarce.add if queue in self._needed_process else self._scarce.discard)(queue)
+            self._needed_process.clear()
 
     async def _pause(self, why: str) -> None:
         logger.warning("{why}; next try in {pause:.2f} s", why=why, pause=self._pause_s)
@@ -373,7 +449,8 @@ class AsyncWorkerPool:
                 )
 
     def _plan_next_look(self, claim: Claim, claims: list[Claimed]) -> None:
-        full = len(claims) >= claim.limit
+        scarce = sum(task.queue in claim.scarce for task in claims) if claim.scarce else 0
+        full = len(claims) >= claim.limit or scarce >= claim.scarce_limit > 0
         self._found_nothing = not claims
         self._look_at = 0.0 if full else self._clock.monotonic() + self.poll_interval_s
         if claims:
@@ -413,6 +490,8 @@ class AsyncWorkerPool:
 
     def _tell(self, settlement: Settlement) -> None:
         self._outbox.append(settlement)
+        if self._scarce and getattr(settlement.task, "queue", None) in self._scarce:
+            self._look_at = 0.0  # a process is free again, which the last look may have found wanting
         self._bell.set()
 
     def _ring(self) -> None:
@@ -495,8 +574,22 @@ def _zero_or_seconds(timeout: Duration) -> float:
 class WorkerPool:
     """The blocking face of `AsyncWorkerPool`: same arguments, its own thread and event loop."""
 
-    def __init__(self, storage: BaseStorage, *args: Any, **options: Any) -> None:
-        self._pool = AsyncWorkerPool(storage, *args, **options)
+    def __init__(
+        self,
+        storage: BaseStorage,
+        concurrency: int = 1,
+        poll_interval: Duration = 1.0,
+        base_retry_delay: Duration = 1.0,
+        **options: Unpack[PoolOptions],
+    ) -> None:
+        # What else a dict may hold when it runs is refused there, by name.
+        self._pool = AsyncWorkerPool(
+            storage,
+            concurrency,
+            poll_interval,
+            base_retry_delay,
+            **options,  # pyright: ignore[reportArgumentType]
+        )
         # A clone: the storage itself belongs to whoever made it, on whatever loop that is.
         self._pool.storage = storage.clone()
         self._thread: LoopThread | None = None
@@ -579,7 +672,9 @@ class Worker:
         serializer: Serializer | None = None,
         max_concurrency: int = 10,
         poll_interval: Duration = 1.0,
+        **unknown: Never,
     ) -> None:
+        refuse_unknown(unknown, ("serializer", "max_concurrency", "poll_interval"), "a Worker")
         count(max_concurrency, "max_concurrency", least=1)
         if not isinstance(backend, Backend | BaseStorage):
             raise InvalidOption(f"backend must be a Backend or a BaseStorage, not {backend!r}")

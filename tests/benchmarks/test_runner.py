@@ -8,9 +8,9 @@ import pytest
 from benchmarks import report
 from benchmarks.goals import Goal
 from benchmarks.machine import Noise
-from benchmarks.measures import Drain, all_measures
+from benchmarks.measures import Drain
 from benchmarks.plan import Plan
-from benchmarks.run import main, run
+from benchmarks.run import all_measures, chosen_measures, main, run
 from benchmarks.samples import Case, Failure, Record, Sample
 from benchmarks.stats import Spread, paired_ratio, percentile
 from benchmarks.systems import load_all
@@ -35,6 +35,8 @@ TINY = Plan(
     depth_rounds=1,
     depth_tasks=100,
     backlogs=(100, 1_000),
+    pool_rounds=1,
+    pool_s=0.05,
 )
 
 
@@ -84,6 +86,14 @@ def test_a_goal_is_met_by_the_median() -> None:
     assert goal.value(recorded(ours=(1200.0,))) is None
 
 
+def test_to_be_first_is_to_beat_the_best_of_each_round() -> None:
+    slower = Case("drain", "flexiq-sqlite", "async")
+    goal = Goal("first", OURS, "per_s", (HUEY, slower), at_least=1)
+    record = recorded(ours=(10.0, 10.0, 10.0), huey=(5.0, 20.0, 8.0))
+    record.samples.append(Sample(slower, 0, {"per_s": 40.0}))
+    assert goal.value(record) == Spread(0.5, 0.25, 1.25, 3)
+
+
 # --- report --------------------------------------------------------------------------------------
 
 
@@ -129,19 +139,37 @@ def test_the_report_names_noise_goals_and_what_could_not_be_measured() -> None:
 
 def test_figures_go_between_the_markers_and_nowhere_else(tmp_path: Path) -> None:
     document = tmp_path / "page.md"
-    document.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
-    report.write_into(document, "new")
-    report.write_into(document, "newer")
-    assert document.read_text(encoding="utf-8") == f"before\n{report.BEGIN}\n\nnewer\n{report.END}\nafter\n"
+    begin, end = report.BEGIN.format("pools"), report.END.format("pools")
+    document.write_text(f"before\n{begin}\nold\n{end}\nafter\n", encoding="utf-8")
+    report.write_into(document, "pools", "new")
+    report.write_into(document, "pools", "newer")
+    assert document.read_text(encoding="utf-8") == f"before\n{begin}\n\nnewer\n{end}\nafter\n"
     document.write_text("no markers", encoding="utf-8")
     with pytest.raises(ValueError, match="has no"):
-        report.write_into(document, "new")
+        report.write_into(document, "tasks", "new")
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["omniq-postgres-typo"])
     assert "there is no omniq-postgres-typo; choose from omniq-memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([], ["drain", "enqueue", "latency", "idle", "import", "depth"]),
+        (["huey-sqlite"], ["drain", "enqueue", "latency", "idle", "import", "depth"]),
+        (["pools"], ["pool-calls", "pool-batches", "pool-arrays", "pool-start", "pool-memory"]),
+        (["pool-loky"], ["pool-calls", "pool-batches", "pool-arrays", "pool-start", "pool-memory"]),
+        (["pools", "pool-omniq"], ["pool-calls", "pool-batches", "pool-arrays", "pool-start", "pool-memory"]),
+        (["pool-start", "drain"], ["drain", "pool-start"]),
+    ],
+)
+def test_names_choose_what_is_measured(names: list[str], expected: list[str]) -> None:
+    systems = {name: system for name, system in load_all().items() if not names or name in names}
+    chosen = chosen_measures(all_measures(), names, systems or load_all())
+    assert [measure.name for measure in chosen] == expected
 
 
 # --- the real thing ------------------------------------------------------------------------------

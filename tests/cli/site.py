@@ -56,6 +56,11 @@ def die(name):
     note("BEGUN", name)
     os.kill(os.getpid(), 9)
 
+@q.task
+async def leave(name):
+    note("BEGUN", name)
+    os._exit(3)
+
 @q.task(timeout=0.3, max_retries=0)
 def hang(name):
     note("BEGUN", name)
@@ -221,7 +226,9 @@ async def until_begun(site: Site, name: str, times: int = 1) -> None:
     await until(begun, f"{name} begun {times} times")
 
 
-async def until_status(storage: SQLiteStorage, ids: Sequence[str], *statuses: TaskStatus) -> list[Task]:
+async def until_status(
+    storage: SQLiteStorage, ids: Sequence[str], *statuses: TaskStatus, within_s: float = WITHIN_S
+) -> list[Task]:
     """Wait until every one of these tasks has one of these statuses."""
     tasks: list[Task] = []
 
@@ -230,7 +237,9 @@ async def until_status(storage: SQLiteStorage, ids: Sequence[str], *statuses: Ta
         tasks[:] = [task for task in found if task is not None]
         return len(tasks) == len(ids) and all(task.status in statuses for task in tasks)
 
-    await until(reached, lambda: f"{statuses}, but {[(t.func_path, str(t.status), t.error) for t in tasks]}")
+    await until(
+        reached, lambda: f"{statuses}, but {[(t.func_path, str(t.status), t.error) for t in tasks]}", within_s
+    )
     return tasks
 
 

@@ -38,7 +38,7 @@ async def test_the_tasks_of_a_killed_process_run_again_within_a_second(site: Sit
         for task, name in zip(
             await until_status(store, ids, *TaskStatus), (f"n{n}" for n in range(8)), strict=True
         ):
-            assert (task.epoch, task.losses) == ((2, 1) if name in lost else (1, 0))
+            assert (task.epoch, task.suspicions, task.losses) == ((2, 1, 0) if name in lost else (1, 0, 0))
             assert site.notes("ENDED", name)[-1].pid != victim
 
 
@@ -53,7 +53,7 @@ async def test_an_idle_neighbour_takes_over_at_once(site: Site) -> None:
             await until_begun(site, "nap", 2)
             assert site.notes("BEGUN", "nap")[1].at_s - killed_at < 1.0
             [task] = await until_status(store, [task_id], TaskStatus.RUNNING)
-            assert (task.epoch, task.losses) == (2, 1)
+            assert (task.epoch, task.suspicions, task.losses) == (2, 1, 0)
 
 
 async def test_the_only_process_is_replaced(site: Site) -> None:
@@ -115,7 +115,7 @@ async def test_f12_two_commands_of_the_same_name_are_two_workers(site: Site) -> 
 
 
 async def test_f13_a_poison_pill_ends_alone(site: Site) -> None:
-    """F13: it kills its process three times, and a hundred neighbours that died with it still succeed."""
+    """F13: it kills one worker and three processes of its own; those who died with it still succeed."""
     async with site.store() as store:
         pill = await store.enqueue(call("die", "pill"))
         neighbours = await store.enqueue_many([call("nap", "neighbour") for _ in range(100)])
@@ -124,11 +124,30 @@ async def test_f13_a_poison_pill_ends_alone(site: Site) -> None:
             tasks = await until_status(store, [str(one) for one in neighbours], TaskStatus.SUCCESS)
             assert poisoned.error is not None
             assert (poisoned.error.kind, poisoned.losses) == ("poison", 3)
-            assert max(task.losses for task in tasks) > 0, "nobody was in flight beside the pill"
-            assert worker.log.count("killed by SIGKILL") == 3
-            assert len(site.notes("BEGUN", "pill")) == 3
+            assert max(task.suspicions for task in tasks) > 0, "nobody was in flight beside the pill"
+            assert {task.losses for task in tasks} == {0}
+            assert poisoned.suspicions == 1
+            assert len(site.notes("BEGUN", "pill")) == 4
+            assert worker.log.count("ended: killed by SIGKILL") == 1  # of worker processes
             worker.signal(signal.SIGTERM)
             assert await worker.ended() == 0
+
+
+@pytest.mark.bound(120)
+async def test_one_that_ends_its_process_takes_nobody_of_two_hundred_along(site: Site) -> None:
+    """Suspects: those in flight beside it run alone next, and only its own deaths count."""
+    calls = [call("doze", f"n{n}", 1.0) for n in range(199)]
+    calls.insert(50, call("leave", "leaves"))
+    async with site.store() as store:
+        ids = [str(one) for one in await store.enqueue_many(calls)]
+        with site.worker("--concurrency", "100"):
+            [poisoned] = await until_status(store, [ids[50]], TaskStatus.FAILED, within_s=60)
+            others = await until_status(store, ids[:50] + ids[51:], TaskStatus.SUCCESS, within_s=60)
+    assert poisoned.error is not None
+    assert (poisoned.error.kind, poisoned.losses) == ("poison", 3)
+    assert {task.losses for task in others} == {0}
+    assert sum(task.suspicions for task in others) == 99
+    assert {task.suspicions for task in others} == {0, 1}
 
 
 async def test_f16_stuck_threads_end_the_process_and_others_then_run(site: Site) -> None:
@@ -162,14 +181,16 @@ async def test_a_loop_that_does_not_move_is_killed(site: Site) -> None:
     async with site.store() as store:
         with site.worker("--stall-limit", "1") as worker:
             [first] = await worker.ready(store)
-            blocking = await store.enqueue(call("block", "block", 600.0, max_losses=1))
+            blocking = await store.enqueue(call("block", "block", 600.0))
             await until_begun(site, "block")
             other = await store.enqueue(call("nap", "nap"))
-            [task] = await until_status(store, [blocking], TaskStatus.FAILED)
             await until_status(store, [other], TaskStatus.SUCCESS)
-            assert task.error is not None
-            assert task.error.kind == "poison"
             assert f"worker process {first} has not moved for 1 s" in worker.log
+            await until_begun(site, "block", 2)  # alone now, where it stands in nobody's way
+            await until_status(store, [await store.enqueue(call("nap", "another"))], TaskStatus.SUCCESS)
+            await store.cancel(blocking)
+            [task] = await until_status(store, [blocking], TaskStatus.CANCELLED)
+            assert (task.suspicions, task.losses) == (1, 0)
 
 
 async def test_a_stopped_supervisor_does_not_blame_its_children(site: Site) -> None:

@@ -8,7 +8,7 @@ from omniq.task import TaskStatus
 from tests.cli.site import Site, call, until_begun, until_status
 
 CANARIES = ("CANARY-ARG", "CANARY-KWARG", "CANARY-HEADER", "CANARY-ENV", "CANARY-DSN")
-SERVER = "postgresql://ann:CANARY-DSN@db.example.org/jobs"
+SERVER = "amqp://ann:CANARY-DSN@db.example.org/jobs"  # nobody speaks that, so nobody is asked
 
 
 async def test_s12_secrets_are_never_printed(site: Site) -> None:

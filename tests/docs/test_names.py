@@ -86,14 +86,20 @@ def test_what_the_readme_calls_not_yet_is_not_there_yet() -> None:
     [table] = [
         index for index, line in enumerate(README.lines) if line.replace(" ", "").startswith("|today|notyet|")
     ]
-    missing = " ".join(row.split("|")[2] for row in README.lines[table + 2 : table + 7])
-    for word in ("PostgreSQL", "Redis", "process pool", "data pool", "schedules", "dashboard", "metrics"):
+    missing = " ".join(row.split("|")[2] for row in README.lines[table + 2 : table + 9])
+    for word in (
+        "Redis",
+        "DataLoader",
+        "schedules",
+        "dashboard",
+        "metrics",
+    ):
         assert word in missing
-    for url in ("postgresql://localhost/omniq", "redis://localhost"):
+    for url in ("redis://localhost",):
         with pytest.raises(omniq.InvalidOption, match="no storage speaks"):
             open_storage(url)
-    for module in ("omniq.pool", "omniq.data", "omniq.web"):
-        assert importlib.util.find_spec(module) is None
+    assert importlib.util.find_spec("omniq.web") is None
+    assert not hasattr(importlib.import_module("omniq.data"), "DataLoader")
     assert not hasattr(omniq.OmniQ, "schedule")
 
 

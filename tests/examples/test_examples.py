@@ -52,6 +52,12 @@ EXPECTED = {
         "retry is another task: True",
         "result: 42",
     ],
+    "processes": [
+        "primes: [4, 25, 168]",
+        "in another process: True",
+        "spin: FAILED, kind timeout: ran longer than its timeout of 0.5 s",
+        "crash: FAILED, kind poison: its process died: exited with code 3, 2 times while running it",
+    ],
     "seed_names": [
         "AsyncWorkerPool: a.png is 20 pixels wide",
         "WorkerPool: b.png was fetched",

@@ -72,9 +72,10 @@ async def two_wait(scene: Scene) -> None:
     await scene.put("t1", "t2")
 
 
-async def six_run(scene: Scene) -> None:
-    await scene.start("t1", "t2", "t3", "t4", "t5", "t6", interval=60, unique_key=None)
-    await scene.put("t7", "t8")
+async def all_run(scene: Scene) -> None:
+    """One for each kind of report, and two that wait."""
+    await scene.start(*(f"t{n}" for n, _ in enumerate(Action, 1)), interval=60, unique_key=None)
+    await scene.put("waiting", "waiting too")
 
 
 async def one_runs(scene: Scene) -> None:
@@ -124,17 +125,17 @@ VERBS: dict[str, tuple[Callable[[Scene], Awaitable[None]], Verb]] = {
         lambda s: s.enqueue_many([Task("a.b", (LARGE,), id=task_id) for task_id in ("t2", "n1", "n2")]),
     ),
     "claim": (two_wait, lambda s: s.claim("bob", None, 2, 30.0, "claim 1")),
-    "settle": (six_run, lambda s: s.settle(reports(s, *Action))),
+    "settle": (all_run, lambda s: s.settle(reports(s, *Action))),
     "exchange": (
-        six_run,
+        all_run,
         lambda s: s.exchange(reports(s, *reversed(Action)), Claim("bob", None, 5, 30.0, "claim 1")),
     ),
     "success in one statement": (
         one_runs,
         lambda s: s.settle([Settlement.success(CLAIMED, NONE)]),
     ),
-    "renew": (six_run, lambda s: s.renew("ann", 60.0)),
-    "release": (six_run, lambda s: s.release("ann")),
+    "renew": (all_run, lambda s: s.renew("ann", 60.0)),
+    "release": (all_run, lambda s: s.release("ann")),
     "lapse": (over, lambda s: s.lapse()),
     "progress": (one_runs, lambda s: s.progress("t1", 1, 5, 10)),
     "cancel, waiting": (two_wait, lambda s: s.cancel("t1")),

@@ -40,6 +40,7 @@ TABLE = {
     (Action.GIVE_BACK, False): Closed(
         TaskStatus.PENDING, 1, 1, OLD_ERROR, OLD_RESULT, RunOutcome.GIVEN_BACK, 20.0
     ),
+    (Action.LOSE, False): Closed(TaskStatus.PENDING, 1, 2, OLD_ERROR, OLD_RESULT, RunOutcome.DIED, 1.0),
     # It was done: a cancel request that came too late changes nothing.
     (Action.SUCCEED, True): Closed(TaskStatus.SUCCESS, 1, 1, None, (TaskStatus.SUCCESS, RESULT), None),
     (Action.REPEAT, True): STOPPED,
@@ -47,12 +48,13 @@ TABLE = {
     (Action.FAIL, True): STOPPED,
     (Action.CONTINUE, True): STOPPED,
     (Action.GIVE_BACK, True): STOPPED,
+    (Action.LOSE, True): STOPPED,
 }
 
 
 def settlement_of(action: Action, delay_s: float = 20.0) -> Settlement:
     result = RESULT if action in (Action.SUCCEED, Action.REPEAT) else None
-    error = BOOM if action in (Action.RETRY, Action.FAIL, Action.CONTINUE) else None
+    error = BOOM if action in (Action.RETRY, Action.FAIL, Action.CONTINUE, Action.LOSE) else None
     return Settlement(held(), action, result, delay_s, error)
 
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from omniq.errors import Conflict
 from omniq.logic import lifecycle
-from omniq.logic.lifecycle import HISTORY_LIMIT, TRANSITIONS, Change
-from omniq.logic.retry import RetryPolicy
+from omniq.logic.lifecycle import HISTORY_LIMIT, MAX_SUSPICIONS, TRANSITIONS, Change
+from omniq.logic.retry import RetryPolicy, loss_delay_s
 from omniq.task import (
     Action,
+    Died,
     Failed,
     Held,
     Interrupted,
@@ -49,6 +50,7 @@ FACTS = st.fixed_dictionaries(
         "epoch": st.integers(1, 50),
         "attempts": COUNTS,
         "losses": COUNTS,
+        "suspicions": st.sampled_from([0, 1, MAX_SUSPICIONS]),
         "error": st.sampled_from([None, BOOM]),
     }
 )
@@ -97,6 +99,7 @@ OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Failed, st.just(BOOM), st.none() | DELAYS, st.booleans()),
     st.builds(Snoozed, DELAYS),
     st.just(Interrupted()),
+    st.builds(Died, st.text(max_size=9)),
 )
 
 OF_ACTION = {
@@ -106,6 +109,7 @@ OF_ACTION = {
     Action.FAIL: "T6",
     Action.CONTINUE: "T6c",
     Action.GIVE_BACK: "T7",
+    Action.LOSE: "T8",
 }
 
 
@@ -146,10 +150,12 @@ def test_every_close_is_lawful(task: StoredTask, action: Action, delay_s: float)
     settlement = settlement_of(task, action, delay_s)
     change = lifecycle.close(task, settlement, NOW)
     stopped = task.cancel_requested and settlement.action is not Action.SUCCEED
-    assert_lawful("T12" if stopped else OF_ACTION[settlement.action], task, change.task)
+    poisoned = action is Action.LOSE and change.task.status is TaskStatus.FAILED
+    assert_lawful("T12" if stopped else "T9" if poisoned else OF_ACTION[settlement.action], task, change.task)
     assert_closed(task, change)
     if change.task.status is TaskStatus.PENDING:
-        assert change.task.eta == NOW + timedelta(seconds=max(0.0, settlement.delay_s))
+        delay_s = loss_delay_s(task.losses) if action is Action.LOSE else settlement.delay_s
+        assert change.task.eta == NOW + timedelta(seconds=max(0.0, delay_s))
 
 
 @FEW
@@ -160,16 +166,21 @@ def test_what_a_worker_decides_can_be_closed_and_is_then_already_there(
     settlement = lifecycle.settle(task, outcome, RetryPolicy(), jitter)
     change = lifecycle.close(task, settlement, NOW)
     if not task.cancel_requested:
-        assert change.task.status is settlement.status
+        poisoned = settlement.action is Action.LOSE and task.losses + 1 >= task.max_losses
+        assert change.task.status is (TaskStatus.FAILED if poisoned else settlement.status)
         assert change.task.attempts <= task.attempts + isinstance(outcome, Failed)
     history = [] if change.run is None else [change.run]
     assert lifecycle.answer(change.task, history, settlement) == "already"
 
 
 @FEW
-@given(task=rows(TaskStatus.RUNNING))
-def test_every_lapse_is_lawful(task: StoredTask) -> None:
+@given(task=rows(TaskStatus.RUNNING), isolates=st.booleans())
+def test_every_lapse_is_lawful(task: StoredTask, isolates: bool) -> None:
+    task = replace(task, isolates=isolates)
     change = lifecycle.lapse(task, NOW)
+    suspected = change.task.suspicions - task.suspicions
+    assert suspected == (isolates and task.suspicions < MAX_SUSPICIONS and not task.cancel_requested)
+    assert change.task.losses == task.losses + (not suspected and not task.cancel_requested)
     name = {TaskStatus.PENDING: "T8", TaskStatus.FAILED: "T9", TaskStatus.CANCELLED: "T12"}
     assert_lawful(name[change.task.status], task, change.task)
     assert_closed(task, change)

@@ -122,8 +122,20 @@ class StoreMachine(RuleBasedStateMachine):
         claim_id = f"c{len(self.claims)}"
         self.claims.append((worker, claim_id))
         told = [self.model.settle(report) for report, _ in reports]
-        taken = self.model.claim(worker, queues, limit, lease_s, claim_id)
-        claim = Claim(worker, None if queues is None else tuple(queues), limit, lease_s, claim_id)
+        scarce, scarce_limit = (("mail",), 1) if worker == "bob" else ((), 0)
+        isolates = worker == "eve"
+        taken = self.model.claim(
+            worker,
+            queues,
+            limit,
+            lease_s,
+            claim_id,
+            isolates=isolates,
+            scarce=scarce,
+            scarce_limit=scarce_limit,
+        )
+        wanted = None if queues is None else tuple(queues)
+        claim = Claim(worker, wanted, limit, lease_s, claim_id, scarce, scarce_limit, isolates)
         answers, claims = self.do(self.store.exchange([settlement for _, settlement in reports], claim))
         assert (answers, [(task.id, task.epoch) for task in claims]) == (told, taken)
         self.grants += [task for task in claims if isinstance(task, StoredTask)]
@@ -138,9 +150,10 @@ class StoreMachine(RuleBasedStateMachine):
             "fail": Action.FAIL,
             "continue": Action.CONTINUE if repeats else Action.FAIL,
             "give back": Action.GIVE_BACK,
+            "die": Action.LOSE,
         }[how]
         value = f"{grant.id} run {grant.epoch}" if how == "done" else None
-        error = TaskError("ValueError", value or how) if how in ("retry", "fail", "continue") else None
+        error = TaskError("ValueError", value or how) if how in ("retry", "fail", "continue", "die") else None
         report = Report(grant.id, grant.epoch, action, value, delay_s, error)
         result = self.store.serializer.dumps(value) if how == "done" else None
         # Sometimes by the row that was handed out, sometimes by its number alone, as after a renewal.
@@ -283,6 +296,7 @@ def _compare_task(task: Task, row: Row) -> None:
     assert (task.max_losses, task.result_ttl) == (given.max_losses, given.result_ttl)
     assert (task.status, task.epoch, task.attempts) == (row.status, row.epoch, row.attempts)
     assert (task.losses, task.owner, task.cancel_requested) == (row.losses, row.owner, row.cancel_requested)
+    assert task.suspicions == row.suspicions
     assert (task.eta, task.expires_at, task.progress) == (row.eta, row.expires_at, row.progress)
     assert (task.enqueued_at, task.started_at) == (row.enqueued_at, row.started_at)
     assert task.finished_at == row.finished_at

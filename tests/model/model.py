@@ -5,7 +5,7 @@ a mistake there is not repeated here.
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -36,6 +36,8 @@ class Row:
     epoch: int = 0
     attempts: int = 0
     losses: int = 0
+    suspicions: int = 0
+    isolates: bool = False
     owner: str | None = None
     claim_id: str | None = None
     lease_until: float = 0.0
@@ -82,7 +84,13 @@ OUTCOME = {
     Action.FAIL: "failed",
     Action.CONTINUE: "failed",
     Action.GIVE_BACK: "given back",
+    Action.LOSE: "died",
 }
+
+
+def pause_s(times: int) -> float:
+    """At once the first time, then a second, doubling."""
+    return 0.0 if times == 1 else 2.0 ** (times - 2)
 
 
 class Model:
@@ -147,20 +155,32 @@ class Model:
     # --- T2 --------------------------------------------------------------------------------------
 
     def claim(
-        self, worker: str, queues: Iterable[str] | None, limit: int, lease_s: float, claim_id: str
+        self,
+        worker: str,
+        queues: Iterable[str] | None,
+        limit: int,
+        lease_s: float,
+        claim_id: str,
+        *,
+        isolates: bool = False,
+        scarce: Collection[str] = (),
+        scarce_limit: int = 0,
     ) -> list[tuple[str, int]]:
         now = self.clock.now()
         due = [
             row
             for row in self.rows.values()
             if row.status == "PENDING"
-            and row.due_at <= now
+            and (row.eta is None or row.eta <= now)
             and not self.expired(row)
             and row.task.queue not in self.paused
             and (queues is None or row.task.queue in queues)
         ]
         due.sort(key=lambda row: (-row.task.priority, row.due_at, row.order))
+        few = [row for row in due if row.task.queue in scarce][:scarce_limit]
+        due = [row for row in due if row.task.queue not in scarce or row in few]
         for row in due[:limit]:
+            row.isolates = isolates
             row.status, row.owner, row.claim_id = "RUNNING", worker, claim_id
             row.epoch += 1
             row.started_at, row.progress = now, None
@@ -208,6 +228,8 @@ class Model:
         elif row.cancel_requested:
             self._close(row, "cancelled", report.error)
             self._end(row, "CANCELLED", "cancelled")
+        elif report.action is Action.LOSE:
+            self._count_loss(row, "died", report.error)
         else:
             self._close(row, OUTCOME[report.action], report.error)
             self._settle_uncancelled(row, report)
@@ -221,7 +243,7 @@ class Model:
                 self._end(row, "FAILED", report.error)
                 return
             case Action.REPEAT:
-                row.attempts = row.losses = 0
+                row.attempts = row.losses = row.suspicions = 0
                 row.error = None
                 row.result = ("SUCCESS", report.value, None, now)
             case Action.CONTINUE:
@@ -279,14 +301,21 @@ class Model:
             self._close(row, "lost", None)
             self._end(row, "CANCELLED", "cancelled")
             return
+        if row.isolates and row.suspicions < 10:
+            row.suspicions += 1
+            self._close(row, "lost", None)
+            self._wait(row, pause_s(row.suspicions))
+            return
+        self._count_loss(row, "lost", None)
+
+    def _count_loss(self, row: Row, outcome: str, error: Error) -> None:
         row.losses += 1
         if row.losses >= row.task.max_losses:
-            self._close(row, "lost", "poison")
+            self._close(row, outcome, error or "poison")
             self._end(row, "FAILED", "poison")
             return
-        self._close(row, "lost", None)
-        # At once the first time, then a second, doubling.
-        self._wait(row, 0.0 if row.losses == 1 else 2.0 ** (row.losses - 2))
+        self._close(row, outcome, error)
+        self._wait(row, pause_s(row.losses))
 
     def expired(self, row: Row) -> bool:
         return row.expires_at is not None and row.expires_at <= self.clock.now()
@@ -312,6 +341,7 @@ class Model:
         if holder is not None:
             raise DuplicateTask("", holder.task.id)
         row.status, row.attempts, row.losses, row.error = "PENDING", 0, 0, None
+        row.suspicions = 0
         row.eta, row.expires_at = self.clock.now(), None
         row.finished_at = row.result = None
 

@@ -31,7 +31,7 @@ REPORTS = st.tuples(
     ONES,
     # Of the runs that go on, of those that were lost while another one goes on, of all there ever were.
     st.sampled_from(["current", "current", "zombie", "any"]),
-    st.sampled_from(["done", "retry", "fail", "continue", "give back"]),
+    st.sampled_from(["done", "retry", "fail", "continue", "give back", "die"]),
     st.sampled_from([0, 0, 3, 30]),
 )
 

@@ -18,8 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.mutants.data import DATA
 from tests.mutants.guard import SOURCE
 from tests.mutants.mutants import MUTANTS, Mutant
+from tests.mutants.pool import POOL
+from tests.mutants.processes import PROCESSES
 from tests.mutants.workers import WORKERS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -27,7 +30,7 @@ AT_ONCE: Final = 2
 PATIENCE_S: Final = 180.0  # a bug that makes a test hang is noticed, too
 GREEN, RED, NOTHING_SELECTED = 0, 1, 5
 # What a run of tests needs; a copy of anything else would only take time.
-COPIED: Final = ("src", "tests", "pyproject.toml")
+COPIED: Final = ("src", "tests", "docs", "examples", "pyproject.toml", "README.md")
 LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.pyc", ".pytest_cache", ".hypothesis")
 
 
@@ -146,7 +149,11 @@ def show(verdict: Verdict, number: int, total: int) -> None:
 
 
 def main(words: list[str]) -> int:
-    mutants = [one for one in (*MUTANTS, *WORKERS) if not words or any(word in one.name for word in words)]
+    mutants = [
+        one
+        for one in (*MUTANTS, *WORKERS, *POOL, *PROCESSES, *DATA)
+        if not words or any(word in one.name for word in words)
+    ]
     if not mutants:
         print(f"no mutant is called like {' or '.join(words)}")
         return 2

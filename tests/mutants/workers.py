@@ -7,8 +7,8 @@ WORKERS = [
     Mutant(
         "claims one more than it can start",
         "worker.py",
-        "return Claim(self.id, self.queues, free,",
-        "return Claim(self.id, self.queues, free + 1,",
+        "            self.queues,\n            free,\n",
+        "            self.queues,\n            free + 1,\n",
         ("tests/requirements/test_s000.py",),
     ),
     Mutant(
@@ -333,8 +333,8 @@ WORKERS = [
     Mutant(
         "the first delay is doubled",
         "logic/retry.py",
-        "self.base_s * 2.0 ** min(attempts, MAX_EXPONENT)",
-        "self.base_s * 2.0 ** min(attempts + 1, MAX_EXPONENT)",
+        "base_s * 2.0 ** min(times, MAX_EXPONENT)",
+        "base_s * 2.0 ** min(times + 1, MAX_EXPONENT)",
         ("tests/requirements/test_s000.py",),
     ),
     Mutant(
@@ -347,8 +347,8 @@ WORKERS = [
     Mutant(
         "an application imports anything",
         "app.py",
-        "return pool.serve(Resolver(self._tasks, self._allow + allow))",
-        "return pool.serve(Resolver(self._tasks, None))",
+        "return pool.serve(Resolver(self._tasks, self._allow + allow), self.process_queues)",
+        "return pool.serve(Resolver(self._tasks, None), self.process_queues)",
         ("tests/worker/test_unserved.py",),
     ),
     Mutant(
@@ -382,8 +382,8 @@ WORKERS = [
     Mutant(
         "misspelt options pass",
         "calls.py",
-        "            if name not in self.__struct_fields__:",
-        "            if False:",
+        '        refuse_unknown(changes, self.__struct_fields__, "a task")\n',
+        "        changes = {n: v for n, v in changes.items() if n in self.__struct_fields__}\n",
         ("tests/app/test_tasks.py",),
     ),
     Mutant(

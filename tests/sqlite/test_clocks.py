@@ -48,16 +48,20 @@ async def test_what_is_due_follows_the_wall_because_people_mean_it(database: Pat
         assert await storage.claim("ann")
 
 
-async def test_a_wall_that_went_back_hides_no_waiting_task_for_ever(database: Path) -> None:
-    """A task enqueued "tomorrow" by a wrong clock is claimed once the clock gets there, not lost."""
+@pytest.mark.parametrize("opened", ["before", "after"])
+async def test_a_wall_that_went_back_hides_no_task_without_an_eta(database: Path, opened: str) -> None:
+    """Enqueued "tomorrow" by a wrong clock; whoever claims may have seen that clock, or come later."""
     clock = VirtualClock(START + DAY)
     async with SQLiteStorage(database, clock=clock) as storage:
+        if opened == "before":
+            assert await storage.claim("ann") == []
         task_id = await storage.enqueue(Task("a.b"))
-        clock.set_wall(START)
-        await storage.claim("ann")
+        late = await storage.enqueue(Task("a.b", eta=START + DAY))
+    clock.set_wall(START)
+    async with SQLiteStorage(database, clock=clock) as storage:
+        assert [claim.id for claim in await storage.claim("ann", limit=5)] == [task_id]
         await clock.advance(days=1)
-        [claim] = await storage.claim("bob") or await storage.list_tasks()
-        assert claim.id == task_id
+        assert [claim.id for claim in await storage.claim("bob", limit=5)] == [late]
 
 
 # --- another boot ---------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -11,9 +12,11 @@ import pytest
 from msgspec.structs import force_setattr
 
 from omniq import Task
-from omniq.errors import IdConflict, OmniqError, PayloadTooLarge, UnserializableArgument
+from omniq.errors import IdConflict, OmniqError, PayloadTooLarge, StoreUnavailable, UnserializableArgument
 from omniq.storage import SQLiteStorage
 from omniq.storage.rows import Rows
+from omniq.storage.sqlite.engine import AwaitedJob, BlockingJob
+from omniq.storage.sqlite.records import Retention
 from omniq.task import Claim, Settlement, TaskStatus
 from tests.faults.statements import contents
 
@@ -160,3 +163,67 @@ async def test_closing_finishes_what_was_asked_for(database: Path) -> None:
     assert len(set(await asyncio.gather(*calls))) == 100
     async with SQLiteStorage(database) as again:
         assert sum((await again.counts())["default"].values()) == 100
+
+
+# --- in the caller's own thread --------------------------------------------------------------------
+
+
+async def test_a_thread_that_never_pauses_lets_the_writer_have_its_turn(database: Path) -> None:
+    async with SQLiteStorage(database, durability="relaxed") as storage:
+        enough = threading.Event()
+
+        def write_without_a_pause() -> None:
+            while not enough.is_set():
+                storage.enqueue_here([Task("a.b")])
+
+        busy = asyncio.create_task(asyncio.to_thread(write_without_a_pause))
+        try:
+            for n in range(50):
+                async with asyncio.timeout(10):
+                    await storage.enqueue(Task("a.b", (n,)))
+        finally:
+            enough.set()
+            await busy
+
+
+async def test_a_caller_gives_way_to_a_writer_that_waits(database: Path) -> None:
+    """Its job goes along with the writer's next commit."""
+    async with SQLiteStorage(database) as storage:
+        engine = storage._engine
+        assert engine is not None
+        where = BlockingJob(lambda rows: threading.get_ident(), Retention(0.0, 0.0))
+        assert engine.write_here(where) == threading.get_ident()
+        engine._writer_waits = True
+        where = BlockingJob(lambda rows: threading.get_ident(), Retention(0.0, 0.0))
+        assert engine.write_here(where) != threading.get_ident()
+
+
+async def test_who_enqueues_after_the_close_is_told(database: Path) -> None:
+    storage = SQLiteStorage(database)
+    await storage.open()
+    engine = storage._engine
+    assert engine is not None
+    await storage.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        storage.enqueue_here([Task("a.b")])
+    late = AwaitedJob(lambda rows: rows.now(), Retention(0.0, 0.0))
+    engine.write(late)
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await late.future
+    with pytest.raises(StoreUnavailable, match="closed"):
+        engine.write_here(BlockingJob(lambda rows: rows.now(), Retention(0.0, 0.0)))
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):  # and nothing was opened for it
+        engine._writer.execute("SELECT 1")
+    engine._writer_waits = True
+    with pytest.raises(StoreUnavailable, match="closed"):
+        engine.write_here(BlockingJob(lambda rows: rows.now(), Retention(0.0, 0.0)))
+
+
+async def test_a_refusal_in_the_callers_thread_takes_back_its_own_part_only(database: Path) -> None:
+    async with SQLiteStorage(database) as storage:
+        storage.enqueue_here([Task("a.b", id="one")])
+        with pytest.raises(IdConflict):
+            storage.enqueue_here([Task("a.b", id="two"), Task("c.d", id="one")])
+        assert [task.id for task in await storage.list_tasks()] == ["one"]
+        await storage.enqueue(Task("a.b", id="three"))
+        assert await storage.verify() == []

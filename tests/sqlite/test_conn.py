@@ -3,6 +3,7 @@
 import asyncio
 import queue
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -63,6 +64,24 @@ async def test_it_begins_a_transaction_where_there_is_none(database: Path, app: 
         assert await waiting(storage) == 0
         app.commit()
         assert await waiting(storage) == 1
+
+
+async def test_a_connection_that_begins_none_by_itself_must_have_begun(database: Path) -> None:
+    """Whoever never begins a transaction does not end one either: it would lock everybody out."""
+    settings: list[dict[str, Any]] = [{"isolation_level": None}]
+    if sys.version_info >= (3, 12):
+        settings.append({"autocommit": True})
+    async with SQLiteStorage(database) as storage:
+        for number, setting in enumerate(settings, 1):
+            with closing(sqlite3.connect(database, **setting)) as conn:
+                with pytest.raises(InvalidOption, match="BEGIN"):
+                    await storage.enqueue(Task("a.b"), conn=conn)
+                assert not conn.in_transaction
+                conn.execute("BEGIN")
+                await storage.enqueue(Task("a.b"), conn=conn)
+                assert await waiting(storage) == number - 1
+                conn.execute("COMMIT")
+            assert await waiting(storage) == number
 
 
 async def test_an_error_of_ours_leaves_the_callers_transaction_as_it_was(
@@ -286,3 +305,16 @@ async def test_a_refused_enqueue_leaves_no_transaction_of_ours_open(tmp_path: Pa
         assert not conn.in_transaction
         conn.close()
         await storage.enqueue(Task("a.b"))
+
+
+async def test_an_error_of_sqlites_leaves_no_transaction_of_ours_open(database: Path) -> None:
+    def only_look(action: int, *_: object) -> int:
+        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_INSERT else sqlite3.SQLITE_OK
+
+    async with SQLiteStorage(database) as storage:
+        with closing(sqlite3.connect(database)) as conn:
+            conn.set_authorizer(only_look)
+            with pytest.raises(OmniqError):
+                await storage.enqueue(Task("a.b"), conn=conn)
+            assert not conn.in_transaction
+            assert await storage.enqueue(Task("a.b"))

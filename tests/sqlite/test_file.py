@@ -1,5 +1,6 @@
 """The file itself: who may read it, and every file that cannot be used is refused in clear words."""
 
+import asyncio
 import os
 import sqlite3
 import stat
@@ -10,8 +11,19 @@ from pathlib import Path
 import pytest
 
 from omniq import AsyncWorkerPool, Task
-from omniq.errors import CorruptRecord, InvalidOption, OmniqError, SchemaMismatch
+from omniq.cli.examine_store import examine
+from omniq.errors import (
+    CorruptRecord,
+    InvalidOption,
+    OmniqError,
+    SchemaMismatch,
+    StoreUnavailable,
+    Unsupported,
+)
 from omniq.storage import SQLiteStorage
+from omniq.storage.sqlite import _engines, _engines_lock
+from omniq.storage.sqlite import engine as engine_module
+from omniq.storage.sqlite.engine import check_version
 from tests.faults.processes import Child, Field, eventually
 
 NOBODY = 65534
@@ -152,6 +164,9 @@ import asyncio, os, sys
 from omniq import Task
 from omniq.errors import OmniqError
 from omniq.storage import SQLiteStorage
+from omniq.storage.sqlite import _engines, _engines_lock
+from omniq.storage.sqlite import engine as engine_module
+from omniq.storage.sqlite.engine import check_version
 
 async def work(path):
     try:
@@ -207,3 +222,94 @@ def test_a_file_of_somebody_else_is_told(field: Field, strict: Path) -> None:
 
 def test_the_child_that_is_nobody_can_work_at_all(field: Field, strict: Path) -> None:
     assert as_nobody(field, strict / "jobs.db").line("STORED") == "1"
+
+
+def synchronous(storage: SQLiteStorage) -> int:
+    assert storage._engine is not None
+    [found] = storage._engine._writer.execute("PRAGMA synchronous").fetchone()
+    assert isinstance(found, int)
+    return found
+
+
+async def test_whoever_wants_the_most_durability_decides_for_all(database: Path) -> None:
+    """They share one writer: what is told to be durable must be, whoever opened the file first."""
+    async with SQLiteStorage(database, durability="relaxed") as relaxed:
+        await relaxed.enqueue(Task("a.b"))
+        assert synchronous(relaxed) == 1
+        async with SQLiteStorage(database) as strict:
+            await strict.enqueue(Task("a.b"))
+            assert synchronous(strict) == 2
+        await relaxed.enqueue(Task("a.b"))
+        assert synchronous(relaxed) == 2
+
+
+async def test_an_opening_that_is_cancelled_leaves_no_user_behind(database: Path) -> None:
+    """Cancelled while a thread is at it, and when it has just done it."""
+    storage = SQLiteStorage(database)
+    with _engines_lock:
+        opening = asyncio.create_task(storage.open())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+
+    late = SQLiteStorage(database)
+    opening = asyncio.create_task(late.open())
+    while os.path.realpath(database) not in _engines:  # noqa: ASYNC110 - the answer must not arrive yet
+        await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    await late.close()  # where the answer came all the same
+    await asyncio.get_running_loop().shutdown_default_executor()  # until the threads have done their part
+    assert os.path.realpath(database) not in _engines
+
+
+# --- exchanged under us ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+async def test_a_file_that_was_exchanged_acknowledges_nothing_more(
+    database: Path, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "LOOK_AT_FILE_S", 0.0)  # so that nothing here waits for a look
+    aside = tmp_path / "aside.db"
+    async with SQLiteStorage(database) as storage:
+        kept = await storage.enqueue(Task("a.b"))
+        database.rename(aside)
+        if how == "replaced":
+            database.write_bytes(aside.read_bytes())
+        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+            await storage.enqueue(Task("a.b", id="lost"))
+        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+            await storage.get_task(kept)
+        assert database.exists() == (how == "replaced"), "an empty one was made"
+        aside.rename(database)  # put back
+        assert await storage.get_task("lost") is None
+        assert await storage.enqueue(Task("a.b"))
+
+
+async def test_a_fork_beside_a_deleted_file_makes_no_empty_one(database: Path, tmp_path: Path) -> None:
+    async with SQLiteStorage(database) as storage:
+        engine = storage._engine
+        assert engine is not None
+        database.rename(tmp_path / "aside.db")
+        engine.disconnect()
+        engine.reconnect()
+        assert not database.exists()
+        (tmp_path / "aside.db").rename(database)
+        with pytest.raises(StoreUnavailable):
+            await storage.enqueue(Task("a.b"))
+        assert await storage.enqueue(Task("a.b"))
+
+
+async def test_a_sqlite_that_is_too_old_is_refused_in_clear_words(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Unsupported, match=r"SQLite 3\.34\.1, and OmniQ needs 3\.35\.0"):
+        check_version((3, 34, 1))
+    check_version((3, 35, 0))
+    monkeypatch.setattr(engine_module, "OLDEST_SQLITE", (99, 0, 0))
+    assert isinstance(await refusal(database), Unsupported)
+    assert not database.exists()
+    [finding] = await examine(SQLiteStorage(database))
+    assert (finding.level, "newer" in finding.text) == ("problem", True)

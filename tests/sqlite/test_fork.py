@@ -1,7 +1,9 @@
 """A process that forks: the child gets connections and locks of its own, and takes none of its parent's."""
 
+import fcntl
 import os
 import signal
+from pathlib import Path
 
 from omniq import TaskStatus
 from omniq.storage import SQLiteStorage
@@ -122,3 +124,97 @@ async def test_a_child_does_not_keep_a_dead_worker_alive(field: Field) -> None:
             assert await storage.lapse() == 1
         finally:
             os.kill(orphan, signal.SIGKILL)
+
+
+# The parent has the turn to write when it is killed; its child lives on.
+KILLED_AT_ITS_TURN = """
+import asyncio, os, signal, sys, time, warnings
+from omniq.storage import SQLiteStorage
+
+warnings.simplefilter("ignore", DeprecationWarning)
+warnings.simplefilter("ignore", ResourceWarning)
+
+def targets():
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except OSError:
+            continue
+    return found
+
+async def main():
+    storage = SQLiteStorage(sys.argv[1])
+    await storage.claim("ann")
+    sockets = sum(name.startswith("socket:") for name in targets())
+    pid = os.fork()
+    if pid == 0:
+        left = targets()
+        ours = [name for name in left if name.startswith(sys.argv[1])]
+        closed = sockets - sum(name.startswith("socket:") for name in left)
+        print("CHILD", os.getpid(), closed, ours, flush=True)
+        while True:
+            time.sleep(1)
+    sys.stdin.readline()
+    storage._engine.beside.take_turn()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+def test_a_child_keeps_nothing_of_its_parents_open(field: Field) -> None:
+    parent = field.script(KILLED_AT_ITS_TURN, field.database)
+    orphan, closed, ours = parent.line("CHILD").split(maxsplit=2)
+    try:
+        assert (closed, ours) == ("2", "[]"), "the sender, the ear, and every file"
+        parent.tell("take the turn")
+        assert parent.wait() == -signal.SIGKILL
+        with open(Path(f"{field.database}-omniq") / "write.lock", "r+") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back by the kernel, at once
+    finally:
+        os.kill(int(orphan), signal.SIGKILL)
+
+
+# A storage that was open before the fork, used and left in the child.
+INHERITED = """
+import asyncio, os, sys, warnings
+from omniq import Task
+from omniq.errors import StoreUnavailable
+from omniq.storage import SQLiteStorage
+from omniq.task import WorkerInfo
+
+warnings.simplefilter("ignore", DeprecationWarning)
+
+def child(storage):
+    try:
+        storage.enqueue_here([Task("a.b")])
+    except StoreUnavailable as exc:
+        print("TOLD", exc, flush=True)
+    storage.abandon()  # its loop does not run here
+
+async def main():
+    storage = SQLiteStorage(sys.argv[1])
+    await storage.claim("ann")
+    await storage.beat(WorkerInfo("ann", "ann", "here", os.getpid()))
+    before = sorted(os.listdir(sys.argv[1] + "-omniq"))
+    pid = os.fork()
+    if pid == 0:
+        child(storage)
+        os._exit(0)
+    print("STATUS", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    print("SAME", before == sorted(os.listdir(sys.argv[1] + "-omniq")), len(before), flush=True)
+    await storage.enqueue(Task("a.b"))
+    await storage.close()
+    print("END", flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_an_inherited_storage_refuses_and_removes_nothing_of_its_parents(field: Field) -> None:
+    parent = field.script(INHERITED, field.database)
+    assert "storage of its own" in parent.line("TOLD")
+    assert parent.line("STATUS") == "0"
+    assert parent.line("SAME") == "True 3"
+    parent.line("END")

@@ -244,3 +244,53 @@ async def test_a_pool_is_woken_long_before_it_would_poll(database: Path, job: li
                 return len(job) == count
 
             await eventually(ran, within_s=LONG_S / 2)
+
+
+# A loop that somebody closed while a storage slept on it; then the same thread, and one that may have got
+# the dead thread's number, enqueue. What is left of the loop complains when it is collected, so: a process.
+LEFT_ASLEEP = """
+import asyncio, sys, threading
+from omniq import Task
+from omniq.storage import MemoryStorage, SQLiteStorage
+
+left = []
+
+def leave_asleep(storage):
+    async def sleep():
+        await storage.open()
+        left.append(asyncio.ensure_future(storage.wait(60)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(sleep())
+    loop.close()
+
+async def enqueue(storage):
+    async with storage:
+        return [bool(await storage.enqueue(Task("a.b"))) for _ in range(3)]
+
+for storage in (MemoryStorage(), SQLiteStorage(sys.argv[1])):
+    leave_asleep(storage.clone())
+    print("SAME", asyncio.run(enqueue(storage.clone())), flush=True)
+    thread = threading.Thread(target=leave_asleep, args=(storage.clone(),))
+    thread.start()
+    thread.join()
+    twin = storage.clone()
+    thread = threading.Thread(target=lambda: print("OTHER", asyncio.run(enqueue(twin)), flush=True))
+    thread.start()
+    thread.join()
+
+async def here():
+    async with SQLiteStorage(sys.argv[1]) as storage:
+        enqueued = await asyncio.to_thread(storage.enqueue_here, [Task("a.b")])
+        print("HERE", [one.created for one in enqueued], flush=True)
+
+asyncio.run(here())
+"""
+
+
+def test_a_loop_that_was_closed_asleep_harms_no_enqueue(field: Field) -> None:
+    script = field.script(LEFT_ASLEEP, field.database)
+    for word in ("SAME", "OTHER", "SAME", "OTHER"):
+        assert script.line(word) == "[True, True, True]"
+    assert script.line("HERE") == "[True]"

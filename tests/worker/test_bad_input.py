@@ -58,6 +58,9 @@ POOLS = [AsyncWorkerPool, WorkerPool]
         ({"allow": "myapp.*"}, "allow"),
         ({"serializer": "json"}, "serializer"),
         ({"serializer": dict}, "serializer"),
+        ({"concurency": 3}, "did you mean 'concurrency'"),
+        ({"process": True}, "has no option 'process'"),
+        ({"nonsense": 3}, "known are concurrency"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else None,
 )
@@ -86,7 +89,9 @@ def test_something_that_is_no_backend(backend: Any) -> None:
         Worker(backend)
 
 
-@pytest.mark.parametrize("options", [{"max_concurrency": 0}, {"poll_interval": 0}, {"serializer": "json"}])
+@pytest.mark.parametrize(
+    "options", [{"max_concurrency": 0}, {"poll_interval": 0}, {"serializer": "json"}, {"concurrency": 3}]
+)
 def test_options_of_a_worker(options: dict[str, Any]) -> None:
     [name] = options
     with pytest.raises(InvalidOption, match=name):

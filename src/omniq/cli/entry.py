@@ -8,6 +8,7 @@ from omniq import __version__
 from omniq.cli.demo import demo
 from omniq.cli.doctor import doctor
 from omniq.cli.group import OmniqGroup
+from omniq.cli.migrate import migrate
 from omniq.cli.tasks import cancel, retry, show, tasks
 from omniq.cli.worker import worker
 
@@ -18,5 +19,5 @@ def main() -> None:
     """Run Python functions reliably: workers, and a look into their store."""
 
 
-for command in (worker, tasks, show, retry, cancel, doctor, demo):
+for command in (worker, tasks, show, retry, cancel, doctor, migrate, demo):
     main.add_command(command)

@@ -8,7 +8,6 @@ from typing import Final
 
 from loguru import logger
 
-from omniq.errors import OmniqError, StoreUnavailable
 from omniq.storage.base import BaseStorage
 
 RENEWALS_PER_LEASE: Final = 3
@@ -18,21 +17,21 @@ Workers = Callable[[], Iterable[tuple[BaseStorage, str]]]
 
 
 async def keep_renewing(workers: Workers, lease_s: float) -> None:
-    """Renew for everybody whom `workers` names, until cancelled."""
+    """Renew for everybody whom `workers` names, until cancelled. Who fails does not keep the next from it."""
     every_s = lease_s / RENEWALS_PER_LEASE
-    away = False
+    failing: set[str] = set()  # said once, until it works again
     while True:
-        try:
-            for storage, identity in list(workers()):
+        known = list(workers())
+        for storage, identity in known:
+            try:
                 await _renew(storage, identity, lease_s)
-            away = False
-        except StoreUnavailable as exc:
-            if not away:
-                logger.warning("cannot renew leases, will go on trying: {}", exc)
-            away = True
-        except OmniqError as exc:
-            logger.error("cannot renew leases: {}", exc)
-        await asyncio.sleep(min(every_s, RETRY_S) if away else every_s)
+                failing.discard(identity)
+            except Exception as exc:
+                if identity not in failing:
+                    logger.error("cannot renew the leases of {}, will go on trying: {!r}", identity, exc)
+                failing.add(identity)
+        failing.intersection_update(identity for _, identity in known)
+        await asyncio.sleep(min(every_s, RETRY_S) if failing else every_s)
 
 
 async def _renew(storage: BaseStorage, identity: str, lease_s: float) -> None:

@@ -22,7 +22,7 @@ _PLAIN = (
 def state_of(task: Task) -> str:
     """The status, and the word for it that is never stored."""
     match task.status:
-        case TaskStatus.PENDING if task.attempts or task.losses:
+        case TaskStatus.PENDING if task.attempts or task.losses or task.suspicions:
             return "PENDING (retrying)"
         case TaskStatus.PENDING if task.eta is not None and task.eta > datetime.now(UTC):
             return "PENDING (scheduled)"

@@ -19,7 +19,7 @@ from typing import Final
 from loguru import logger
 
 from omniq.cli import log
-from omniq.cli.aftermath import Quarantine, give_back, release
+from omniq.cli.aftermath import give_back, release
 from omniq.cli.process import Child
 from omniq.cli.renewal import keep_renewing
 from omniq.cli.wire import Beat, Found, Plan, Ready, Refused
@@ -55,7 +55,6 @@ class Supervisor:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._children: set[Child] = set()
-        self._quarantine = Quarantine(lambda: any(child.ready for child in self._children))
         self._stores: dict[str, BaseStorage] = {}
         self._stopping = asyncio.Event()
         self._at_once = False
@@ -66,23 +65,28 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
-        beside = [
-            asyncio.create_task(keep_renewing(self._supervised, self._plan.lease)),
-            asyncio.create_task(self._quarantine.run()),
-        ]
+        renewing = asyncio.create_task(keep_renewing(self._supervised, self._plan.lease))
+        renewing.add_done_callback(self._renewal_ended)
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._plan.processes):
                     group.create_task(self._keep_one_running())
         finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
             await self._close_stores()
         return self._refusal
 
     def _supervised(self) -> Iterator[tuple[BaseStorage, str]]:
         return ((c.storage, c.identity) for c in self._children if c.storage is not None and c.ready)
+
+    def _renewal_ended(self, renewing: asyncio.Task[None]) -> None:
+        """Never before we stop. If it does, others would soon take what our children still run."""
+        if renewing.cancelled():
+            return
+        logger.critical("nobody renews leases any more, so this stops: {!r}", renewing.exception())
+        if not self._stopping.is_set():
+            self._stop(at_once=False)
 
     # --- stopping --------------------------------------------------------------------------------
 
@@ -210,7 +214,6 @@ class Supervisor:
             held = await give_back(storage, child.identity)
         else:
             held = await release(storage, child.identity)
-            await self._quarantine.admit(storage, held)
         if held:
             logger.warning("took back {} tasks of worker process {}", len(held), child.pid)
 

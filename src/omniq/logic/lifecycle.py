@@ -21,6 +21,7 @@ from omniq.logic.retry import RetryPolicy, loss_delay_s
 from omniq.task import (
     Action,
     Answer,
+    Died,
     ErrorKind,
     Failed,
     Interrupted,
@@ -65,6 +66,8 @@ TRANSITIONS: frozenset[tuple[str, TaskStatus | None, TaskStatus | None]] = froze
 )
 
 HISTORY_LIMIT = 20
+# So often a task may be in flight when a whole worker dies, and count as innocent.
+MAX_SUSPICIONS = 10
 
 _OUTCOMES: dict[Action, RunOutcome] = {
     Action.SUCCEED: RunOutcome.SUCCESS,
@@ -73,6 +76,7 @@ _OUTCOMES: dict[Action, RunOutcome] = {
     Action.FAIL: RunOutcome.FAILED,
     Action.CONTINUE: RunOutcome.FAILED,
     Action.GIVE_BACK: RunOutcome.GIVEN_BACK,
+    Action.LOSE: RunOutcome.DIED,
 }
 
 
@@ -98,6 +102,8 @@ def settle(task: StoredTask | Task, outcome: Outcome, policy: RetryPolicy, jitte
             return Settlement.give_back(task, delay_s)
         case Interrupted():
             return Settlement.give_back(task)
+        case Died(cause):
+            return Settlement.lost(task, _error("WorkerDied", f"its process died: {cause}", "poison"))
         case Failed(error, delay_s, final) if not final and policy.allows(task.attempts, task.max_retries):
             return Settlement.retry(
                 task, policy.delay_s(task.attempts, jitter) if delay_s is None else delay_s, error
@@ -123,11 +129,17 @@ def arrive(task: StoredTask, now: datetime) -> StoredTask:
     return replace(task, enqueued_at=now, eta=eta, expires_at=expires_at, delay_s=None, expires_in_s=None)
 
 
-def claim(task: StoredTask, worker: str, now: datetime) -> StoredTask:
+def claim(task: StoredTask, worker: str, now: datetime, isolates: bool = False) -> StoredTask:
     """T2. The caller has checked that the task is due, not expired, and in a queue that runs."""
     assert task.status is TaskStatus.PENDING
     return replace(
-        task, status=TaskStatus.RUNNING, epoch=task.epoch + 1, owner=worker, started_at=now, progress=None
+        task,
+        status=TaskStatus.RUNNING,
+        epoch=task.epoch + 1,
+        owner=worker,
+        started_at=now,
+        progress=None,
+        isolates=isolates,
     )
 
 
@@ -145,6 +157,8 @@ def close(task: StoredTask, settlement: Settlement, now: datetime) -> Change:
         return Change(done)
     if task.cancel_requested:
         return _cancelled(task, RunOutcome.CANCELLED, error, now)
+    if settlement.action is Action.LOSE:
+        return _one_loss_more(task, RunOutcome.DIED, error, now)
     run = _run(task, _OUTCOMES[settlement.action], error, now)
     if settlement.action is Action.FAIL:
         failed = replace(_ended(task, TaskStatus.FAILED, error, now), attempts=task.attempts + 1)
@@ -160,6 +174,7 @@ def _wait_for_next(waiting: StoredTask, settlement: Settlement, now: datetime) -
                 waiting,
                 attempts=0,
                 losses=0,
+                suspicions=0,
                 error=None,
                 result=settlement.result,
                 result_status=TaskStatus.SUCCESS,
@@ -195,17 +210,31 @@ def answer(task: StoredTask | None, history: list[Run], settlement: Settlement) 
 
 
 def lapse(task: StoredTask, now: datetime) -> Change:
-    """T8, T9: the worker is gone. The caller has checked that the lease is over, or the owner dead."""
+    """T8, T9: the worker is gone. The caller has checked that the lease is over, or the owner dead.
+
+    Whoever was in flight beside others may be innocent: a worker that isolates runs it alone next, and only
+    a death there counts.
+    """
     assert task.status is TaskStatus.RUNNING
     if task.cancel_requested:
         return _cancelled(task, RunOutcome.LOST, None, now)
+    if task.isolates and task.suspicions < MAX_SUSPICIONS:
+        waiting = _waiting(task, now, loss_delay_s(task.suspicions))
+        suspect = replace(waiting, suspicions=task.suspicions + 1)
+        return Change(suspect, _run(task, RunOutcome.LOST, None, now))
+    return _one_loss_more(task, RunOutcome.LOST, None, now)
+
+
+def _one_loss_more(task: StoredTask, outcome: RunOutcome, cause: TaskError | None, now: datetime) -> Change:
+    """T8, T9. The `cause` is there if the worker lives and tells it."""
     losses = task.losses + 1
     if losses >= task.max_losses:
-        error = _error("WorkerLost", f"its worker died {losses} times while running it", "poison")
+        why = "its worker died" if cause is None else cause.message
+        error = _error("WorkerLost", f"{why}, {losses} times while running it", "poison")
         ended = replace(_ended(task, TaskStatus.FAILED, error, now), losses=losses)
-        return Change(ended, _run(task, RunOutcome.LOST, error, now))
+        return Change(ended, _run(task, outcome, cause or error, now))
     waiting = replace(_waiting(task, now, loss_delay_s(task.losses)), losses=losses)
-    return Change(waiting, _run(task, RunOutcome.LOST, None, now))
+    return Change(waiting, _run(task, outcome, cause, now))
 
 
 def cancel(task: StoredTask, now: datetime) -> StoredTask:
@@ -227,6 +256,7 @@ def requeue(task: StoredTask, now: datetime) -> StoredTask:
         status=TaskStatus.PENDING,
         attempts=0,
         losses=0,
+        suspicions=0,
         eta=now,
         expires_at=None,
         cancel_requested=False,
@@ -280,6 +310,7 @@ def _ended(task: StoredTask, status: TaskStatus, error: TaskError | None, now: d
         status=status,
         error=error,
         owner=None,
+        isolates=False,
         cancel_requested=False,
         finished_at=now,
         result=None,
@@ -289,9 +320,8 @@ def _ended(task: StoredTask, status: TaskStatus, error: TaskError | None, now: d
 
 
 def _waiting(task: StoredTask, now: datetime, delay_s: float) -> StoredTask:
-    return replace(
-        task, status=TaskStatus.PENDING, owner=None, eta=now + timedelta(seconds=max(0.0, delay_s))
-    )
+    eta = now + timedelta(seconds=max(0.0, delay_s))
+    return replace(task, status=TaskStatus.PENDING, owner=None, isolates=False, eta=eta)
 
 
 def _cancelled(task: StoredTask, outcome: RunOutcome, cause: TaskError | None, now: datetime) -> Change:

@@ -27,17 +27,21 @@ class RetryPolicy(Struct, frozen=True):
     def delay_s(self, attempts: int, jitter: float) -> float:
         """Seconds until the next run; `jitter` is chance in [0, 1)."""
         assert 0 <= jitter < 1
-        delay_s = self.base_s * 2.0 ** min(attempts, MAX_EXPONENT)
+        delay_s = doubled(self.base_s, attempts)
         return min(delay_s * (1 + JITTER_SHARE * jitter), self.max_s)
+
+
+def doubled(base_s: float, times: int) -> float:
+    return base_s * 2.0 ** min(times, MAX_EXPONENT)
 
 
 def unserved_delay_s(epoch: int) -> float:
     """How long a task that a worker may not run goes back: seconds at first, in the end a minute."""
-    return min(UNSERVED_BASE_S * 2.0 ** min(max(epoch - 1, 0), MAX_EXPONENT), MAX_UNSERVED_DELAY_S)
+    return min(doubled(UNSERVED_BASE_S, max(epoch - 1, 0)), MAX_UNSERVED_DELAY_S)
 
 
 def loss_delay_s(losses: int) -> float:
     """The pause after a worker died: none the first time, then doubling from one second."""
     if losses == 0:
         return 0.0
-    return min(LOSS_BASE_S * 2.0 ** min(losses - 1, MAX_EXPONENT), MAX_LOSS_DELAY_S)
+    return min(doubled(LOSS_BASE_S, losses - 1), MAX_LOSS_DELAY_S)

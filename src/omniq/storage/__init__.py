@@ -10,6 +10,7 @@ from omniq.storage.base import BaseStorage, Capabilities
 if TYPE_CHECKING:
     from omniq.storage.backend import Backend, Reserved
     from omniq.storage.memory import MemoryStorage
+    from omniq.storage.postgres import PostgresStorage
     from omniq.storage.sqlite import SQLiteStorage
     from omniq.storage.url import open_storage
 
@@ -17,6 +18,7 @@ _HOMES = {
     "Backend": "omniq.storage.backend",
     "Reserved": "omniq.storage.backend",
     "MemoryStorage": "omniq.storage.memory",
+    "PostgresStorage": "omniq.storage.postgres",
     "SQLiteStorage": "omniq.storage.sqlite",
     "open_storage": "omniq.storage.url",
 }
@@ -26,6 +28,7 @@ __all__ = [
     "BaseStorage",
     "Capabilities",
     "MemoryStorage",
+    "PostgresStorage",
     "Reserved",
     "SQLiteStorage",
     "open_storage",

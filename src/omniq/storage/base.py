@@ -66,6 +66,7 @@ class Capabilities(Struct, frozen=True):
     wakes: bool = False  # `wait` returns early when something becomes due
     joins: bool = False  # `conn=` joins the caller's own transaction
     durable: bool = False  # tasks outlive the process
+    here: bool = False  # `enqueue_here`: it lives in this process, and a blocking caller needs no event loop
 
 
 class BaseStorage(ABC):
@@ -162,6 +163,12 @@ class BaseStorage(ABC):
             plain = task if isinstance(task, Task) else self.decode(arrive(task, self.clock.now()))
             ids.append(Enqueued(await self.enqueue(plain, conn=conn), created=True))
         return ids
+
+    def enqueue_here(
+        self, tasks: Iterable[Task | StoredTask], *, on_conflict: OnConflict = "skip"
+    ) -> list[Enqueued]:
+        """`enqueue_many`, blocking, in the caller's own thread, whichever that is; the storage is open."""
+        raise self._lacks("enqueue_here")
 
     async def announce(self, ids: Sequence[str]) -> None:
         """After an enqueue in the caller's own transaction: wake workers when it is committed."""
@@ -367,7 +374,7 @@ class BaseStorage(ABC):
                 await self.mark_done(task.id, TaskResult(task.id, TaskStatus.SUCCESS, value, None, now))
             case Action.FAIL:
                 await self.mark_failed(task.id, error, will_retry=False)
-            case Action.CONTINUE | Action.RETRY:
+            case Action.CONTINUE | Action.RETRY | Action.LOSE:
                 await self.mark_failed(task.id, error, will_retry=True)
             case Action.GIVE_BACK:
                 if not self.overrides("reschedule"):

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from loguru import logger
 
-from omniq.clock import wait_for_event
+from omniq.clock import Clock, wait_for_event
 from omniq.errors import CorruptRecord, InvalidOption, StoreUnavailable
 from omniq.storage.base import Claimed
 from omniq.storage.batched import BatchedStorage, check_moment, unknown
@@ -50,29 +50,72 @@ RESULT_POLL_S: Final = 0.5
 MAX_PAGE: Final = 10_000
 
 
-class Listener:
-    """One loop's ear: an event for due work, one for results. Rung from any thread."""
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+class Ring:
+    """One thing that a loop may sleep for. Rung from any thread; a loop that does not sleep is left alone.
+
+    Whoever sleeps says so before it looks at `rung`, whoever rings looks for sleepers after setting it:
+    one of the two always sees the other.
+    """
 
     def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.thread = threading.get_ident()
-        self.due = asyncio.Event()
-        self.result = asyncio.Event()
+        self.rung = False
+        self._sleepers = 0
+        self._awake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
 
-    def ring(self, *, due: bool, result: bool) -> None:
-        if threading.get_ident() == self.thread:
-            self._set(due, result)
+    def clear(self) -> None:
+        self.rung = False
+        self._awake.clear()
+
+    def ring(self) -> None:
+        self.rung = True
+        if not self._sleepers or self._loop.is_closed():
+            return
+        # Not the thread's number: that may be another thread's by now, or this one's with no loop in it.
+        if _running_loop() is self._loop:
+            self._awake.set()
             return
         try:
-            self.loop.call_soon_threadsafe(self._set, due, result)
-        except RuntimeError:  # its loop has closed; it will not sleep any more
-            return
+            self._loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:
+            if not self._loop.is_closed():  # it has not closed right now, so this came from elsewhere
+                raise
 
-    def _set(self, due: bool, result: bool) -> None:
+    def _wake(self) -> None:
+        if self.rung:
+            self._awake.set()
+
+    async def wait(self, clock: Clock, timeout_s: float) -> bool:
+        """Sleep until it rings, or has rung since it was cleared; at most `timeout_s`."""
+        self._sleepers += 1
+        try:
+            if self.rung:
+                return True
+            await wait_for_event(clock, self._awake, timeout_s)
+            return self.rung
+        finally:
+            self._sleepers -= 1
+
+
+class Listener:
+    """One loop's ear: a ring for due work, one for results."""
+
+    def __init__(self) -> None:
+        self.due = Ring()
+        self.result = Ring()
+
+    def ring(self, *, due: bool, result: bool) -> None:
         if due:
-            self.due.set()
+            self.due.ring()
         if result:
-            self.result.set()
+            self.result.ring()
 
 
 class Bell:
@@ -110,6 +153,10 @@ class EmbeddedStorage(BatchedStorage):
         """Run `job` on the rows as one atomic, durable write; ring the bell afterwards."""
 
     @abstractmethod
+    def _write_here(self, job: Callable[[Rows], T], tasks: list[StoredTask]) -> T:
+        """The same in the caller's own thread, for an enqueue of `tasks`."""
+
+    @abstractmethod
     async def _read(self, job: Callable[[Rows], T]) -> T:
         """Run `job` on the rows; it changes nothing."""
 
@@ -142,13 +189,22 @@ class EmbeddedStorage(BatchedStorage):
         conn: Any = None,
         on_conflict: OnConflict = "skip",
     ) -> list[Enqueued]:
-        if on_conflict not in ("skip", "raise", "replace"):
-            raise InvalidOption(f"on_conflict must be 'skip', 'raise' or 'replace', not {on_conflict!r}")
-        stored = self.encode_many(tasks)
+        stored = self._checked(tasks, on_conflict)
         await self.open()
         if conn is not None:
             return await self._enqueue_on(conn, stored, on_conflict)
         return await self._enqueue(stored, on_conflict)
+
+    def enqueue_here(
+        self, tasks: Iterable[Task | StoredTask], *, on_conflict: OnConflict = "skip"
+    ) -> list[Enqueued]:
+        stored = self._checked(tasks, on_conflict)
+        return self._write_here(lambda rows: rows.enqueue_many(stored, on_conflict), stored)
+
+    def _checked(self, tasks: Iterable[Task | StoredTask], on_conflict: OnConflict) -> list[StoredTask]:
+        if on_conflict not in ("skip", "raise", "replace"):
+            raise InvalidOption(f"on_conflict must be 'skip', 'raise' or 'replace', not {on_conflict!r}")
+        return self.encode_many(tasks)
 
     async def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
         return await self._write(lambda rows: rows.enqueue_many(stored, on_conflict))
@@ -285,9 +341,9 @@ class EmbeddedStorage(BatchedStorage):
         if self._next_due is not None:
             until_due_s = (self._next_due - self._wall()).total_seconds()
             if until_due_s < timeout_s:
-                await wait_for_event(self.clock, self._listener.due, until_due_s)
+                await self._listener.due.wait(self.clock, until_due_s)
                 return True
-        return await wait_for_event(self.clock, self._listener.due, timeout_s)
+        return await self._listener.due.wait(self.clock, timeout_s)
 
     def _wall(self) -> datetime:
         return self.clock.now()
@@ -340,7 +396,7 @@ class EmbeddedStorage(BatchedStorage):
                 logger.warning("cannot look for results: {}", exc)
             except Exception as exc:
                 self._tell_broken(ids, exc)
-            await wait_for_event(self.clock, rung, RESULT_POLL_S)
+            await rung.wait(self.clock, RESULT_POLL_S)
 
     def _tell_broken(self, ids: Sequence[str], exc: Exception) -> None:
         for task_id in ids:

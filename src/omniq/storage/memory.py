@@ -80,7 +80,11 @@ class MemoryRows(Rows):
             elif self._keys.get(task.unique_key) == task.id:
                 del self._keys[task.unique_key]
         if task.status is TaskStatus.PENDING:
-            heapq.heappush(self._later, (lifecycle.due_at(task), task.seq, task.id))
+            due_at = lifecycle.due_at(task)
+            if task.eta is None:  # due whatever the clock says
+                heapq.heappush(self._ready_in(task.queue), (-task.priority, due_at, task.seq, task.id))
+            else:
+                heapq.heappush(self._later, (due_at, task.seq, task.id))
             if task.expires_at is not None:
                 heapq.heappush(self._expiring, (task.expires_at, task.id))
         elif task.finished_at is not None:
@@ -125,19 +129,27 @@ class MemoryRows(Rows):
     def leave(self, worker: str) -> None:
         self._workers.pop(worker, None)
 
+    def forget_workers(self, before: datetime) -> None:
+        for worker in self.workers():
+            if worker.seen_at is not None and worker.seen_at < before:
+                self.leave(worker.id)
+
     # --- claiming --------------------------------------------------------------------------------
 
-    def due(self, queues: Sequence[str] | None, limit: int, now: datetime) -> list[StoredTask]:
+    def due(self, claim: Claim, limit: int, now: datetime) -> list[StoredTask]:
         self._promote(now)
-        names = self._ready if queues is None else dict.fromkeys(queues)
-        heaps = [self._ready[name] for name in names if name in self._ready and name not in self._paused]
+        names = self._ready if claim.queues is None else dict.fromkeys(claim.queues)
+        served = [name for name in names if name in self._ready and name not in self._paused]
         found: dict[str, StoredTask] = {}
+        scarce_left = claim.scarce_limit
         while len(found) < limit:
+            heaps = [self._ready[name] for name in served if scarce_left > 0 or name not in claim.scarce]
             heads = [heap for heap in heaps if self._clean(heap, found, now)]
             if not heads:
                 break
             *_, task_id = heapq.heappop(min(heads))
             found[task_id] = self.tasks[task_id]
+            scarce_left -= found[task_id].queue in claim.scarce
         return list(found.values())
 
     def _promote(self, now: datetime) -> None:
@@ -145,8 +157,10 @@ class MemoryRows(Rows):
             due_at, seq, task_id = heapq.heappop(self._later)
             if self._waits(task_id, due_at):
                 task = self.tasks[task_id]
-                heap = self._ready.setdefault(task.queue, [])
-                heapq.heappush(heap, (-task.priority, due_at, seq, task_id))
+                heapq.heappush(self._ready_in(task.queue), (-task.priority, due_at, seq, task_id))
+
+    def _ready_in(self, queue: str) -> list[tuple[int, datetime, int, str]]:
+        return self._ready.setdefault(queue, [])
 
     def _clean(
         self, heap: list[tuple[int, datetime, int, str]], found: dict[str, StoredTask], now: datetime
@@ -155,7 +169,7 @@ class MemoryRows(Rows):
         while heap:
             _, due_at, seq, task_id = heap[0]
             waits = task_id not in found and self._waits(task_id, due_at)
-            if waits and due_at <= now:
+            if waits and (due_at <= now or self.tasks[task_id].eta is None):
                 return True
             heapq.heappop(heap)
             if waits:  # the wall clock was set back, so it is due later again
@@ -166,7 +180,7 @@ class MemoryRows(Rows):
         task = self.tasks.get(task_id)
         return task is not None and task.status is TaskStatus.PENDING and lifecycle.due_at(task) == due_at
 
-    def due_next(self, queues: Sequence[str] | None, now: datetime) -> datetime | None:
+    def due_next(self, claim: Claim, now: datetime) -> datetime | None:
         # Of any queue: being woken once for a task that is not ours costs less than looking for ours.
         while self._later and not self._waits(self._later[0][2], self._later[0][0]):
             heapq.heappop(self._later)
@@ -284,7 +298,7 @@ def _matches(task: StoredTask, wanted: TaskFilter) -> bool:
 class MemoryStorage(EmbeddedStorage):
     """Tasks in memory. Clones share them, in this process only."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities(batched=True, leases=True, wakes=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(batched=True, leases=True, wakes=True, here=True)
 
     def __init__(self, *, clock: Clock = REAL_CLOCK, _rows: MemoryRows | None = None) -> None:
         super().__init__()
@@ -306,6 +320,9 @@ class MemoryStorage(EmbeddedStorage):
         return self._rows.bell
 
     async def _write(self, job: Callable[[Rows], T]) -> T:
+        return self._write_here(job)
+
+    def _write_here(self, job: Callable[[Rows], T], tasks: list[StoredTask] | None = None) -> T:
         rows = self._rows
         with rows.lock:
             rows.result_ttl_s, rows.failed_ttl_s = self.result_ttl_s, self.failed_ttl_s

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from loguru import logger
@@ -38,6 +38,8 @@ from omniq.task import (
 )
 
 REMEMBER_ID_S: Final = 600.0
+# A worker beats several times per lease: one that was silent for this long has ended without a word.
+FORGET_WORKER_S: Final = 86400.0
 # A claim that meets expired tasks ends them and looks again; so often at most in one call.
 MAX_EXPIRY_ROUNDS: Final = 20
 
@@ -83,12 +85,12 @@ class Rows(ABC):
         """The living task that holds a unique key."""
 
     @abstractmethod
-    def due(self, queues: Sequence[str] | None, limit: int, now: datetime) -> list[StoredTask]:
+    def due(self, claim: Claim, limit: int, now: datetime) -> list[StoredTask]:
         """The first `limit` due tasks in claim order, expired ones too. The caller changes every one."""
 
     @abstractmethod
-    def due_next(self, queues: Sequence[str] | None, now: datetime) -> datetime | None:
-        """When the next waiting task of these queues comes up."""
+    def due_next(self, claim: Claim, now: datetime) -> datetime | None:
+        """When the next waiting task of the queues asked for comes up."""
 
     @abstractmethod
     def running(self, worker: str, claim_id: str | None = None) -> list[StoredTask]: ...
@@ -124,6 +126,10 @@ class Rows(ABC):
 
     @abstractmethod
     def leave(self, worker: str) -> None: ...
+
+    @abstractmethod
+    def forget_workers(self, before: datetime) -> None:
+        """Those that were not seen since; also what is left of one and cannot be read."""
 
     @abstractmethod
     def workers(self) -> list[WorkerInfo]: ...
@@ -208,16 +214,21 @@ class Rows(ABC):
         self, settlements: Sequence[Settlement], claim: Claim | None
     ) -> tuple[list[Answer], list[StoredTask]]:
         now = self.now()
-        answers = [self._settle_readable(settlement, now) for settlement in settlements]
+        answers = self.settle_all(settlements, now) if settlements else []
         return answers, [] if claim is None else self.hand_out(claim, now)
 
-    def _settle_readable(self, settlement: Settlement, now: datetime) -> Answer:
+    def settle_all(self, settlements: Sequence[Settlement], now: datetime) -> list[Answer]:
+        return [self.settle_readable(settlement, now) for settlement in settlements]
+
+    def settle_readable(self, settlement: Settlement, now: datetime) -> Answer:
         """One row that cannot be read must not undo its neighbours."""
         try:
             return self.settle_one(settlement, now)
         except CorruptRecord as corrupt:
             logger.error("cannot settle: {}", corrupt)
-            return Answer.STALE
+        except ArithmeticError as exc:  # a delay that leads beyond the last moment there is
+            logger.error("cannot settle {}: {!r}", settlement.task.id, exc)
+        return Answer.STALE
 
     def settle_one(self, settlement: Settlement, now: datetime) -> Answer:
         """T4 to T7, T12: fenced by the epoch."""
@@ -236,11 +247,12 @@ class Rows(ABC):
             return again
         claimed: list[StoredTask] = []
         for _ in range(MAX_EXPIRY_ROUNDS):
-            wanted = claim.limit - len(claimed)
-            batch = self.due(claim.queues, wanted, now) if wanted > 0 else []
-            claimed += self._claim_or_expire(batch, claim, now)
-            if len(batch) < wanted:
-                self.next_due = self.due_next(claim.queues, now)
+            wish, wanted = _left_of(claim, claimed), claim.limit - len(claimed)
+            batch = self.due(wish, wanted, now) if wanted > 0 else []
+            running = self._claim_or_expire(batch, claim, now)
+            claimed += running
+            if len(running) == len(batch) < wanted:
+                self.next_due = self.due_next(_left_of(claim, claimed), now)
                 return claimed
             if len(claimed) == claim.limit:
                 break
@@ -253,7 +265,7 @@ class Rows(ABC):
             if lifecycle.expired(task, now):
                 self.apply(Change(lifecycle.expire(task, now)))
             else:
-                running = lifecycle.claim(task, claim.worker, now)
+                running = lifecycle.claim(task, claim.worker, now, claim.isolates)
                 self.hold(running, claim)
                 claimed.append(running)
         return claimed
@@ -347,6 +359,7 @@ class Rows(ABC):
         gone = self.prunable(limit, self.now())
         for task in gone:
             self.remove(task, REMEMBER_ID_S)
+        self.forget_workers(self.now() - timedelta(seconds=FORGET_WORKER_S))
         return len(gone)
 
     def pause(self, queue: str) -> None:
@@ -361,6 +374,14 @@ class Rows(ABC):
         if task is None:
             raise unknown(task_id)
         return task
+
+
+def _left_of(claim: Claim, claimed: list[StoredTask]) -> Claim:
+    """The claim with what is left of its share in the scarce queues."""
+    if not claim.scarce or not claimed:
+        return claim
+    taken = sum(task.queue in claim.scarce for task in claimed)
+    return replace(claim, scarce_limit=claim.scarce_limit - taken)
 
 
 def digest(task: StoredTask) -> bytes:

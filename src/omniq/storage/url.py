@@ -12,7 +12,8 @@ from omniq.task import shown
 
 _SECRET = re.compile(r"(//[^:@/?#]*):.*@")
 _SECRET_PARAMETER = re.compile(r"(?i)([?&](?:password|passwd|pwd|sslpassword|token)=)[^&#]*")
-_EXAMPLES = "memory://, sqlite:///relative.db, sqlite:////absolute/path.db"
+_EXAMPLES = "memory://, sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user@host/database"
+_INSTALL = "write pip install 'omniq-tasks[postgres]'"
 
 
 def open_storage(url: str, **options: Any) -> BaseStorage:
@@ -30,8 +31,14 @@ def open_storage(url: str, **options: Any) -> BaseStorage:
                 from omniq.storage.sqlite import SQLiteStorage
 
                 return SQLiteStorage(_sqlite_path(url), **options)
+            case "postgresql" | "postgres":
+                from omniq.storage.postgres import PostgresStorage
+
+                return PostgresStorage(url, **options)
             case _:
                 raise InvalidOption(f"no storage speaks {parts.scheme!r}; write one of {_EXAMPLES}")
+    except ModuleNotFoundError as missing:
+        raise InvalidOption(f"{parts.scheme}:// needs the package {missing.name}; {_INSTALL}") from missing
     except TypeError as wrong:
         raise InvalidOption(f"{parts.scheme}:// does not take these options: {wrong}") from wrong
 

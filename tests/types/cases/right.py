@@ -63,6 +63,8 @@ def blocking() -> None:
     assert_type(report.enqueue(rows=7).result(), str)
     q.enqueue_many([send.call("ann"), fetch.options(queue="slow").call("x"), notify.call(user=1)])
     q.handle("id").cancel()
+    q.worker(queues=["mail"], lease=timedelta(seconds=30), allow=["mail.*"], poll_interval=1, name="mail")
+    WorkerPool(MemoryStorage(), 3, 1.0, base_retry_delay=2, queues=("mail",), wake=False)
     with q.worker(concurrency=5) as pool:
         assert_type(pool.running, bool)
 
@@ -74,7 +76,7 @@ async def asynchronous() -> None:
     assert_type(await (await fetch.options(max_retries=1).aenqueue("x", retries=2)).aresult(timeout=1), bytes)
     assert_type(await (await report.aenqueue(7)).aresult(), str)
     await q.aenqueue_many([send.call("a"), send.call("b", body="c")])
-    async with q.async_worker():
+    async with q.async_worker(concurrency=2, max_retry_delay=60):
         pass
 
 

@@ -83,6 +83,14 @@ def workers() -> None:
     AsyncWorkerPool(MemoryStorage(), no_such_option=3)  # refused
     AsyncWorkerPool(MemoryStorage()).stop(now=True)  # refused
     WorkerPool("sqlite:///jobs.db")  # refused
+    WorkerPool(MemoryStorage(), "3")  # refused
+    WorkerPool(MemoryStorage(), no_such_option=3)  # refused
+    WorkerPool(MemoryStorage(), lease="long")  # refused
+    q.worker(concurency=3)  # refused
+    q.worker(concurrency="3")  # refused
+    q.worker(queues=[7])  # refused
+    q.async_worker(no_such_option=3)  # refused
+    q.async_worker(poll_interval="soon")  # refused
     Worker(None)  # refused
     Task("a.b", eta="tomorrow")  # refused
     Task("a.b", (), {}, "id")  # refused

@@ -89,7 +89,7 @@ def _account_one(result: Account, task_id: str, story: list[Entry], task: Task |
     row.failed += task.status is TaskStatus.FAILED
     row.cancelled += task.status is TaskStatus.CANCELLED
     row.retried += kind == "flaky" and words[Word.FAILED] > 0
-    if task.losses:
+    if task.losses or task.suspicions:
         row.run_again += 1
         if story[-1].pid == result.facts.get("killed_pid"):
             result.complaints.append(f"{task_id} ({kind}) died with its process, and nobody ran it again")

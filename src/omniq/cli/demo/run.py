@@ -169,7 +169,7 @@ class Plot:
 
         await self._stage.until(released, WITHIN_S, "the tasks of the killed process were not taken back")
         tasks = [await self._stage.storage.get_task(task_id) for task_id in held]
-        return [task.id for task in tasks if task is not None and task.losses]
+        return [task.id for task in tasks if task is not None and (task.losses or task.suspicions)]
 
     async def _begun_again(self, lost: list[str], dead_pid: int) -> list[float]:
         """When each of them was begun by somebody else."""

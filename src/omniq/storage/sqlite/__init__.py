@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import threading
@@ -15,13 +16,13 @@ from urllib.parse import quote
 from loguru import logger
 
 from omniq.clock import REAL_CLOCK, Clock, wait_for_event
-from omniq.errors import InvalidOption
+from omniq.errors import InvalidOption, StoreUnavailable
 from omniq.storage.base import Capabilities, Claimed
 from omniq.storage.embedded import Bell, EmbeddedStorage
 from omniq.storage.rows import Rows
 from omniq.storage.sqlite.beside import Ear, Kind
-from omniq.storage.sqlite.engine import Durability, Engine, Job, explained
-from omniq.storage.sqlite.records import Retention
+from omniq.storage.sqlite.engine import AwaitedJob, BlockingJob, Durability, Engine, explained
+from omniq.storage.sqlite.records import Retention, text_or_bytes
 from omniq.storage.sqlite.rows import SQLiteRows
 from omniq.task import Answer, Claim, Enqueued, OnConflict, Settlement, StoredTask, count, shown
 
@@ -34,7 +35,7 @@ FIRST_WATCH_S: Final = 0.002
 LONGEST_WATCH_S: Final = 0.05
 
 _engines: dict[str, Engine] = {}
-_engines_lock = threading.Lock()
+_engines_lock = threading.RLock()  # a signal handler may fork while its own thread has it
 
 
 def _before_fork() -> None:
@@ -52,7 +53,9 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     global _engines_lock  # noqa: PLW0603 - the parent's threads, which could release it, are not here
-    _engines_lock = threading.Lock()
+    _engines_lock = threading.RLock()
+    for engine in _engines.values():
+        engine.leave_to_parent()
     _engines.clear()
 
 
@@ -68,7 +71,7 @@ class SQLiteStorage(EmbeddedStorage):
     """Tasks in a SQLite file. `durability="relaxed"` may lose the last moments when the power fails."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        batched=True, leases=True, wakes=True, joins=True, durable=True
+        batched=True, leases=True, wakes=True, joins=True, durable=True, here=True
     )
 
     def __init__(
@@ -104,7 +107,23 @@ class SQLiteStorage(EmbeddedStorage):
         return twin
 
     async def _connect(self) -> None:
-        self._engine = await asyncio.get_running_loop().run_in_executor(None, self._share_engine)
+        loop = asyncio.get_running_loop()
+        # Opening cannot be stopped half-way. Whoever of the two is first says who has the engine: the opener,
+        # or nobody, because the caller was cancelled; then it is given back.
+        owner: dict[str, Engine | None] = {}
+
+        def share() -> Engine:
+            engine = self._share_engine()
+            if owner.setdefault("engine", engine) is None:
+                self._leave_engine(engine)
+            return engine
+
+        try:
+            self._engine = await loop.run_in_executor(None, share)
+        except asyncio.CancelledError:
+            if (engine := owner.setdefault("engine", None)) is not None:
+                _ = loop.run_in_executor(None, self._leave_engine, engine)
+            raise
         self._listen()
 
     def _share_engine(self) -> Engine:
@@ -113,6 +132,7 @@ class SQLiteStorage(EmbeddedStorage):
             engine = _engines.get(key)
             if engine is None:
                 engine = _engines[key] = Engine(self.path, self.clock, self.durability)
+            engine.demand(self.durability)
             engine.users += 1
             return engine
 
@@ -157,21 +177,29 @@ class SQLiteStorage(EmbeddedStorage):
 
     async def _write(self, job: Callable[[Rows], T]) -> T:
         assert self._engine is not None
-        sent = Job(job, Retention(self.result_ttl_s, self.failed_ttl_s))
+        sent = AwaitedJob(job, Retention(self.result_ttl_s, self.failed_ttl_s))
         self._engine.write(sent)
         answer: T = await sent.future
         return answer
 
+    def _write_here(self, job: Callable[[Rows], T], tasks: list[StoredTask]) -> T:
+        engine = self._engine
+        if engine is None:
+            raise StoreUnavailable(f"{self.path} was closed")
+        sent = BlockingJob(job, Retention(self.result_ttl_s, self.failed_ttl_s), tasks)
+        answer: T = engine.write_here(sent)
+        return answer
+
     async def _read(self, job: Callable[[Rows], T]) -> T:
         assert self._engine is not None
-        sent = Job(job, Retention(self.result_ttl_s, self.failed_ttl_s))
+        sent = AwaitedJob(job, Retention(self.result_ttl_s, self.failed_ttl_s))
         self._engine.read(sent)
         answer: T = await sent.future
         return answer
 
     async def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
         assert self._engine is not None
-        job = Job(
+        job = AwaitedJob(
             lambda rows: rows.enqueue_many(stored, on_conflict),
             Retention(self.result_ttl_s, self.failed_ttl_s),
             stored,
@@ -212,7 +240,7 @@ class SQLiteStorage(EmbeddedStorage):
         ear = self._ear("due")
         if ear is None:
             return await self._wait_looking(timeout)
-        with ear.listening(self._listener.due.set):
+        with ear.listening(self._listener.due.ring):
             return await super().wait(timeout)
 
     def _ear(self, kind: Kind) -> Ear | None:
@@ -242,7 +270,7 @@ class SQLiteStorage(EmbeddedStorage):
         if ear is None:
             await super()._watch_results()
             return
-        with ear.listening(self._listener.result.set):
+        with ear.listening(self._listener.result.ring):
             await super()._watch_results()
 
     # --- the application's own transaction -------------------------------------------------------
@@ -256,22 +284,24 @@ class SQLiteStorage(EmbeddedStorage):
             raise InvalidOption(
                 f"conn must be a sqlite3.Connection to {self.path}, not {type(conn).__name__}"
             )
-        factories, began = (conn.row_factory, conn.text_factory), False
+        factories, ours = (conn.row_factory, conn.text_factory), False
         try:
-            conn.row_factory, conn.text_factory = None, str
+            conn.row_factory, conn.text_factory = None, text_or_bytes
             self._check_same_file(conn)
             if not conn.in_transaction:
+                _check_begins(conn)
+                ours = True
                 conn.execute("BEGIN IMMEDIATE")
-                began = True
             rows = SQLiteRows(conn, self.clock, self._engine.beside, self._engine.boot)
             enqueued = rows.enqueue_many(stored, on_conflict)
-        except sqlite3.ProgrammingError as exc:
-            raise InvalidOption(f"conn cannot be used here: {exc}") from exc
-        except sqlite3.Error as exc:
-            raise explained(exc, self.path) from exc
-        except Exception:
-            if began:  # a transaction of ours must not stay open where theirs never began
-                conn.rollback()
+        except BaseException as exc:
+            if ours:  # a transaction of ours must not stay open where theirs never began
+                with contextlib.suppress(sqlite3.Error):
+                    conn.rollback()
+            if isinstance(exc, sqlite3.ProgrammingError):
+                raise InvalidOption(f"conn cannot be used here: {exc}") from exc
+            if isinstance(exc, sqlite3.Error):
+                raise explained(exc, self.path) from exc
             raise
         finally:
             conn.row_factory, conn.text_factory = factories
@@ -310,6 +340,15 @@ class SQLiteStorage(EmbeddedStorage):
             await wait_for_event(REAL_CLOCK, never, pause_s)
             left_s -= pause_s
             pause_s = min(pause_s * 1.5, LONGEST_WATCH_S)
+
+
+def _check_begins(conn: sqlite3.Connection) -> None:
+    """A connection that begins no transactions ends none either: ours would stay open for ever."""
+    if conn.isolation_level is None or getattr(conn, "autocommit", None) is True:
+        raise InvalidOption(
+            "conn does not begin transactions by itself (isolation_level=None or autocommit=True), and none "
+            "is open; conn.execute('BEGIN') before this call, and COMMIT or ROLLBACK after it"
+        )
 
 
 def _anything_over(rows: Rows) -> bool:

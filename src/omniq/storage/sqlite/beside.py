@@ -35,6 +35,7 @@ TURN_TIMEOUT_S: Final = 1.0
 FIRST_TURN_PAUSE_S: Final = 0.00005
 LONGEST_TURN_PAUSE_S: Final = 0.001
 _GONE: Final = (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTSOCK)
+_NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF)
 
 if sys.platform == "win32":  # there leases alone say who is dead
 
@@ -52,9 +53,13 @@ else:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
-            except OSError:
+            except BlockingIOError:  # nothing wider: a signal handler may raise a TimeoutError here
                 if time.monotonic() >= until:
                     return
+            except OSError as exc:
+                if exc.errno not in _NO_LOCKS:
+                    raise
+                return
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_TURN_PAUSE_S)
 
@@ -83,6 +88,7 @@ class Beside:
     def __init__(self, database: Path) -> None:
         self.folder = database.with_name(database.name + "-omniq")
         self._alive: dict[str, int] = {}
+        self.ears: set[Ear] = set()
         self._lock = threading.Lock()
         self._turn: int | None = None
         self._sender: socket.socket | None = None
@@ -114,18 +120,41 @@ class Beside:
         self._turn = self._folder_fd = self._sender = None
         self.usable = False
 
+    def leave_to_parent(self) -> None:
+        """In a forked child: let go of every descriptor, and remove nothing, for it is all the parent's.
+
+        A turn belongs to the open file that both have: as long as the child kept it, nobody would get it back
+        from a parent that was killed.
+        """
+        for ear in list(self.ears):
+            ear.leave_to_parent()
+        for fd in (self._turn, self._folder_fd, *self._alive.values()):
+            if fd is not None:
+                os.close(fd)
+        if self._sender is not None:
+            self._sender.close()
+        self._turn = self._folder_fd = self._sender = None
+        self._alive.clear()
+        self.ears.clear()
+        self.usable = False
+
     # --- turns -----------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def turn(self) -> Generator[None]:
         """Wait for this process's turn to write. SQLite's own lock still decides; this only orders."""
-        if self._turn is None:
-            yield
-            return
-        take_turn(self._turn)
+        self.take_turn()
         try:
             yield
         finally:
+            self.end_turn()
+
+    def take_turn(self) -> None:
+        if self._turn is not None:
+            take_turn(self._turn)
+
+    def end_turn(self) -> None:
+        if self._turn is not None:
             end_turn(self._turn)
 
     # --- who lives -------------------------------------------------------------------------------
@@ -206,8 +235,10 @@ class Beside:
                 sender.sendto(b".", self.address(name))
             except OSError as exc:
                 if exc.errno in _GONE:
-                    with contextlib.suppress(OSError):
+                    with contextlib.suppress(FileNotFoundError, PermissionError):
                         (self.folder / name).unlink()
+                elif exc.errno is None:  # not the kernel's, but a signal handler's
+                    raise
                 # Otherwise its inbox is full: it will wake up anyway.
 
     def _sleepers(self) -> tuple[str, ...]:
@@ -237,6 +268,8 @@ class Ear:
         except OSError:
             self._socket.close()
             raise
+        self._mine = True
+        beside.ears.add(self)
 
     @contextlib.contextmanager
     def listening(self, heard: Callable[[], None]) -> Generator[None]:
@@ -259,5 +292,11 @@ class Ear:
 
     def close(self) -> None:
         self._socket.close()
-        with contextlib.suppress(OSError):
-            (self._beside.folder / self.name).unlink()
+        self._beside.ears.discard(self)
+        if self._mine:
+            with contextlib.suppress(OSError):
+                (self._beside.folder / self.name).unlink()
+
+    def leave_to_parent(self) -> None:
+        self._socket.close()
+        self._mine = False

@@ -14,38 +14,51 @@ import os
 import sqlite3
 import stat
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal
 
 from loguru import logger
 
 from omniq.clock import Clock
-from omniq.errors import CorruptRecord, InvalidOption, OmniqError, SchemaMismatch, StoreUnavailable
+from omniq.errors import (
+    BlockingCallInHandler,
+    CorruptRecord,
+    InvalidOption,
+    OmniqError,
+    SchemaMismatch,
+    StoreUnavailable,
+    Unsupported,
+)
 from omniq.storage.embedded import Bell
 from omniq.storage.rows import Rows
 from omniq.storage.sqlite.beside import Beside, Kind
-from omniq.storage.sqlite.records import Retention
+from omniq.storage.sqlite.records import Retention, text_or_bytes
 from omniq.storage.sqlite.rows import SQLiteRows
 from omniq.task import Enqueued, StoredTask
 
 SCHEMA_VERSION: Final = 1
+OLDEST_SQLITE: Final = (3, 35, 0)  # the first with RETURNING
 BUSY_TIMEOUT_S: Final = 5.0
 MAX_JOBS_PER_COMMIT: Final = 1000
 LOG_BYTES: Final = 16 << 20  # a log that restarts is cut to this
 LARGE_LOG_BYTES: Final = 24 << 20
-CHECKPOINT_COMMITS: Final = 500
+# A log that grows makes every sync write its new size too, half as dear again as one that is used again.
+CHECKPOINT_COMMITS: Final = 100
 CHECKPOINT_CHANGES: Final = 5000
+LOOK_AT_LOG_COMMITS: Final = 8
+LOOK_AT_FILE_S: Final = 0.01  # at every commit, the look would cost as much as its cheapest statement
 Durability = Literal["fsync", "relaxed"]
 
 
 class Job:
-    """One call on its way to a thread, and its answer on the way back."""
+    """One call on its way to a connection, and its answer on the way back."""
 
-    __slots__ = ("answer", "error", "future", "loop", "retention", "run", "tasks")
+    __slots__ = ("answer", "error", "retention", "run", "tasks")
 
     def __init__(
         self,
@@ -56,10 +69,24 @@ class Job:
         self.run = run
         self.retention = retention
         self.tasks = tasks  # what an enqueue brings, so that enqueues can be put together
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
         self.answer: Any = None
         self.error: BaseException | None = None
+
+
+class AwaitedJob(Job):
+    """Its answer goes to a coroutine."""
+
+    __slots__ = ("future", "loop")
+
+    def __init__(
+        self,
+        run: Callable[[Rows], Any],
+        retention: Retention,
+        tasks: Sequence[StoredTask] | None = None,
+    ) -> None:
+        super().__init__(run, retention, tasks)
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
 
     def deliver(self) -> None:
         if self.future.done():
@@ -70,17 +97,41 @@ class Job:
             self.future.set_result(self.answer)
 
 
+class BlockingJob(Job):
+    """Its answer goes to a thread that does nothing else meanwhile."""
+
+    __slots__ = ("done",)
+
+    def __init__(
+        self,
+        run: Callable[[Rows], Any],
+        retention: Retention,
+        tasks: Sequence[StoredTask] | None = None,
+    ) -> None:
+        super().__init__(run, retention, tasks)
+        self.done = threading.Lock()  # the cheapest thing that a thread can wait for; taken until the end
+        self.done.acquire()
+
+    def result(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+
 def deliver(jobs: list[Job]) -> None:
     """Bring answers back: one hop per event loop, however many there are."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[AwaitedJob]] = {}
     for job in jobs:
-        by_loop.setdefault(job.loop, []).append(job)
+        if isinstance(job, AwaitedJob):
+            by_loop.setdefault(job.loop, []).append(job)
+        elif isinstance(job, BlockingJob):
+            job.done.release()
     for loop, ready in by_loop.items():
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
             loop.call_soon_threadsafe(_deliver_here, ready)
 
 
-def _deliver_here(jobs: list[Job]) -> None:
+def _deliver_here(jobs: list[AwaitedJob]) -> None:
     for job in jobs:
         job.deliver()
 
@@ -92,9 +143,14 @@ class Engine:
         self.path = path
         self.clock = clock
         self.durability = durability
+        self._stricter = False  # `durability` was raised, and the writer does not know yet
         self.users = 0
+        self._closed = False
         self.bell = Bell()
+        check_version(sqlite3.sqlite_version_info)
         prepare_file(path)
+        self._file = identity(path)
+        self._look_at_file_at = 0.0
         self._writes: SimpleQueue[Job | None] = SimpleQueue()
         self._reads: SimpleQueue[Job | None] = SimpleQueue()
         with contextlib.ExitStack() as undo, translated(path):
@@ -102,14 +158,19 @@ class Engine:
             self.beside = undo.enter_context(contextlib.closing(Beside(path)))  # only beside a database
             boot = prepare_schema(self._writer, self.beside.turn())
             self._reader = undo.enter_context(contextlib.closing(self._connect()))
+            self._write_rows = SQLiteRows(self._writer, clock, self.beside, boot)
+            self._write_rows.look_at_newest()
             self._checkpointer = self._connect()
             undo.pop_all()  # all is well: nothing is to be undone
-        self._write_rows = SQLiteRows(self._writer, clock, self.beside, boot)
         self._read_rows = SQLiteRows(self._reader, clock, self.beside, boot)
         self.boot = boot
         self._commits = 0
         self._changes_before = 0
-        self._writing = threading.Lock()  # held while a thread is at work on its connection
+        # Held while somebody is at work on the writing connection. It knows its owner even where a signal
+        # handler cut in right behind `acquire`, before anything here could have taken note of it.
+        self._writing = threading.RLock()
+        self._holder: int | None = None  # the thread that writes for itself, while it does
+        self._writer_waits = False
         self._reading = threading.Lock()
         self._threads = [
             threading.Thread(target=self._write_loop, name="omniq-sqlite-writer", daemon=True),
@@ -119,6 +180,8 @@ class Engine:
             thread.start()
 
     def _connect(self) -> sqlite3.Connection:
+        if identity(self.path) is None:  # SQLite would make an empty one
+            raise sqlite3.OperationalError("unable to open: the file is gone")
         conn = sqlite3.connect(
             self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
@@ -136,14 +199,75 @@ class Engine:
 
     # --- from any thread -------------------------------------------------------------------------
 
+    def demand(self, durability: Durability) -> None:
+        """Whoever wants the most decides for all; what was asked for holds from the next commit on."""
+        if durability == "fsync" and self.durability != "fsync":
+            self.durability, self._stricter = durability, True
+
     def write(self, job: Job) -> None:
         self._writes.put(job)
+        if self._closed:  # whoever comes later than `close` would wait for ever
+            self._refuse(self._writes)
+
+    def write_here(self, job: BlockingJob) -> Any:
+        """Write in the caller's thread where the writer has nothing to do: no hop, no wake-up.
+
+        Where it is busy, the job goes along with others in its next commit.
+        """
+        me, here = threading.get_ident(), False
+        if self._holder == me:
+            raise BlockingCallInHandler(
+                f"this signal handler interrupted a write to {self.path} in its own thread, which cannot go "
+                "on before the handler returns; set a flag here and enqueue later, or in another thread"
+            )
+        try:
+            # Whoever writes without a pause must not keep the writer from its turn.
+            if not self._writer_waits and self._writing.acquire(blocking=False):
+                here, self._holder = True, me
+                if self._closed:
+                    job.error = self._was_closed()
+                else:
+                    self._write([job])
+                self._holder = None
+                self._writing.release()
+        except BaseException:
+            self._let_go_of(me)
+            raise
+        if not here:
+            self.write(job)
+            job.done.acquire()
+        return job.result()
+
+    def _let_go_of(self, thread: int) -> None:
+        """After a signal handler raised somewhere in a write: nothing of it may stay begun or locked."""
+        if self._holder == thread:
+            self._recover()
+            self.beside.end_turn()
+            self._holder = None
+        with contextlib.suppress(RuntimeError):  # not ours: it came before the lock, or behind it
+            self._writing.release()
 
     def read(self, job: Job) -> None:
         self._reads.put(job)
+        if self._closed:
+            self._refuse(self._reads)
+
+    def _refuse(self, queue: SimpleQueue[Job | None]) -> None:
+        with contextlib.suppress(Empty):
+            while True:
+                if (job := queue.get_nowait()) is not None:
+                    job.error = self._was_closed()
+                    deliver([job])
+
+    def _was_closed(self) -> StoreUnavailable:
+        return StoreUnavailable(f"{self.path} was closed; in a forked child, open a storage of its own")
 
     def disconnect(self) -> None:
-        """Wait for both threads to be between two jobs, and close everything; before a fork."""
+        """Wait for both threads to be between two jobs, and close everything; before a fork.
+
+        A signal handler may fork in the middle of its own thread's write. There is nobody to wait for then:
+        that write is given up, finds its connection closed, and says so.
+        """
         self._writing.acquire()
         self._reading.acquire()
         for conn in (self._checkpointer, self._reader, self._writer):
@@ -152,10 +276,18 @@ class Engine:
     def reconnect(self) -> None:
         """Go on after `disconnect`."""
         with contextlib.suppress(sqlite3.Error):  # then the next job says what is wrong
-            self._writer = self._write_rows.conn = self._connect()
+            if self._holder != threading.get_ident():
+                self._writer = self._write_rows.conn = self._connect()
             self._reader = self._read_rows.conn = self._connect()
             self._checkpointer = self._connect()
         self._changes_before = 0
+        self._reading.release()
+        self._writing.release()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child, after `disconnect`: there are no threads here, so whoever asks is refused."""
+        self._closed = True
+        self.beside.leave_to_parent()
         self._reading.release()
         self._writing.release()
 
@@ -165,9 +297,13 @@ class Engine:
         self._reads.put(None)
         for thread in self._threads:
             thread.join()
-        for conn in (self._checkpointer, self._reader, self._writer):
-            conn.close()
-        self.beside.close()
+        self._closed = True
+        self._refuse(self._writes)
+        self._refuse(self._reads)
+        with self._writing:
+            for conn in (self._checkpointer, self._reader, self._writer):
+                conn.close()
+            self.beside.close()
 
     # --- the writer ------------------------------------------------------------------------------
 
@@ -185,32 +321,77 @@ class Engine:
                     break
                 job = self._writes.get()
             if batch:
+                self._writer_waits = True
                 with self._writing:
-                    self._commit(batch)
-                    deliver(batch)
-                    self._checkpoint_now_and_then()
+                    self._writer_waits = False
+                    try:
+                        self._write(batch)
+                    except BaseException as exc:  # without this thread everybody would wait for ever
+                        logger.error("after a commit to {}: {!r}", self.path, exc)
 
-    def _commit(self, batch: list[Job]) -> None:
-        """All jobs in one transaction; a job that raises takes back only its own part."""
+    def _write(self, batch: list[Job]) -> None:
+        """Commit, wake whoever sleeps, answer: in this order, or a bell would ring after the next look."""
         rows = self._write_rows
         rows.rang_due = rows.rang_result = False
         try:
-            with translated(self.path), self.beside.turn():
-                self._writer.execute("BEGIN IMMEDIATE")
+            if self._commit(batch):
+                self.ring(due=rows.rang_due, result=rows.rang_result)
+        finally:
+            deliver(batch)
+        self._checkpoint_now_and_then()
+
+    def _commit(self, batch: list[Job]) -> bool:
+        """All jobs in one transaction; a job that raises takes back only its own part."""
+        try:
+            self.beside.take_turn()
+            if self._stricter:
+                self._sync_fully()
+            if self._writer.in_transaction:  # left by an interruption that was itself interrupted
+                self._writer.execute("ROLLBACK")
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
                 self._run_all(batch)
-                self._writer.execute("COMMIT")
-        except Exception as exc:
+            except sqlite3.OperationalError as exc:
+                if not read_as_bytes(exc, self._writer):
+                    raise
+                self._run_anew(batch)
+            self._look_at_file()
+            self._writer.execute("COMMIT")
+        except BaseException as exc:  # a signal handler may raise anything, anywhere
             self._recover()
+            error = explained(exc, self.path) if isinstance(exc, sqlite3.Error) else exc
             for job in batch:
-                job.answer, job.error = None, exc
+                job.answer, job.error = None, error
+            if not isinstance(exc, Exception):
+                raise
+            return False
+        finally:
+            self.beside.end_turn()
+        return True
+
+    def _look_at_file(self) -> None:
+        """Refuse to work on where nobody else could see it: in a file that has no name any more."""
+        now = time.monotonic()
+        if now < self._look_at_file_at:
             return
-        self.ring(due=rows.rang_due, result=rows.rang_result)
+        if identity(self.path) != self._file:
+            raise StoreUnavailable(
+                f"{self.path} was deleted or replaced while it was open here; put it back, or restart every "
+                "process that uses it"
+            )
+        self._look_at_file_at = now + LOOK_AT_FILE_S
+
+    def _sync_fully(self) -> None:
+        self._writer.execute("PRAGMA synchronous = FULL")  # this connection commits; the others never do
+        self._stricter = False
 
     def _recover(self) -> None:
         """After a failed transaction: begin anew, on another connection if this one cannot."""
         with contextlib.suppress(sqlite3.Error):
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
+            return
+        if self._closed:
             return
         with contextlib.suppress(sqlite3.Error):
             self._writer.close()
@@ -226,6 +407,13 @@ class Engine:
             if not enqueues or not self._insert_together(jobs):
                 for job in jobs:
                     self._run(job)
+
+    def _run_anew(self, batch: list[Job]) -> None:
+        self._writer.execute("ROLLBACK")
+        for job in batch:
+            job.answer = job.error = None
+        self._writer.execute("BEGIN IMMEDIATE")
+        self._run_all(batch)
 
     def _insert_together(self, jobs: list[Job]) -> bool:
         """Many enqueues as one statement; they need no savepoints, which cost more than they do."""
@@ -259,7 +447,7 @@ class Engine:
         try:
             job.answer = job.run(self._write_rows)
         except sqlite3.Error as exc:
-            if is_away(exc):
+            if is_away(exc) or is_undecodable(exc):
                 raise
             job.error = explained(exc, self.path)
         except UnicodeEncodeError as exc:
@@ -284,17 +472,23 @@ class Engine:
         self._commits += 1
         try:
             changes = self._writer.total_changes - self._changes_before
-            if self._commits >= CHECKPOINT_COMMITS or changes >= CHECKPOINT_CHANGES or self._log_is_large():
+            look = self._commits % LOOK_AT_LOG_COMMITS == 0
+            if (
+                self._commits >= CHECKPOINT_COMMITS
+                or changes >= CHECKPOINT_CHANGES
+                or (look and self._log_is_large())
+            ):
                 self._commits, self._changes_before = 0, self._writer.total_changes
                 with self.beside.turn():
                     self._checkpoint()
         except sqlite3.Error as exc:
+            self._recover()
             logger.warning("no checkpoint of {}: {}", self.path, exc)
 
     def _log_is_large(self) -> bool:
         try:
             return os.stat(f"{self.path}-wal").st_size > LARGE_LOG_BYTES
-        except OSError:
+        except FileNotFoundError:
             return False
 
     def _checkpoint(self) -> None:
@@ -316,8 +510,14 @@ class Engine:
     def _look(self, job: Job) -> None:
         try:
             with translated(self.path):
+                self._look_at_file()
                 self._reader.execute("BEGIN")
-                job.answer = job.run(self._read_rows)
+                try:
+                    job.answer = job.run(self._read_rows)
+                except sqlite3.OperationalError as exc:
+                    if not read_as_bytes(exc, self._reader):
+                        raise
+                    job.answer = job.run(self._read_rows)
         except UnicodeEncodeError as exc:
             job.error = InvalidOption(f"no text with a lone surrogate is stored: {exc.object!a:.80}")
         except Exception as exc:
@@ -349,6 +549,23 @@ def prepare_file(path: Path) -> None:
         raise InvalidOption(
             f"cannot write {path}: {exc.strerror}; give a path in a folder that this user may write"
         ) from exc
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file is at a path. By the path, never by a descriptor: closing one would drop SQLite's locks."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def check_version(version: tuple[int, ...]) -> None:
+    if version < OLDEST_SQLITE:
+        raise Unsupported(
+            f"this Python has SQLite {'.'.join(map(str, version))}, and OmniQ needs "
+            f"{'.'.join(map(str, OLDEST_SQLITE))} or newer; use a Python that was built with a newer one"
+        )
 
 
 def prepare_schema(conn: sqlite3.Connection, turn: contextlib.AbstractContextManager[None]) -> int:
@@ -433,14 +650,35 @@ def is_away(exc: sqlite3.Error) -> bool:
     return any(word in str(exc) for word in _AWAY)
 
 
+def is_undecodable(exc: sqlite3.Error) -> bool:
+    return "Could not decode" in str(exc)
+
+
+def read_as_bytes(exc: sqlite3.Error, conn: sqlite3.Connection) -> bool:
+    """Where text turned out not to be UTF-8: read such text as bytes from now on; True if that is new.
+
+    Only then, because a function of ours for every text costs more than all else that is done with it.
+    """
+    if not is_undecodable(exc) or conn.text_factory is text_or_bytes:
+        return False
+    conn.text_factory = text_or_bytes
+    return True
+
+
 def explained(exc: sqlite3.Error, path: Path) -> OmniqError:
     text = str(exc)
     if "not a database" in text:
         return CorruptRecord(f"{path} is not a SQLite database; give another path, or move the file away")
     if isinstance(exc, sqlite3.IntegrityError):
         return CorruptRecord(f"{path} contradicts itself: {text}; run `omniq doctor`")
+    if is_undecodable(exc):
+        return CorruptRecord(f"{path} has text that is not UTF-8 ({text}); restore a copy")
     if "malformed" in text or "corrupt" in text:
         return CorruptRecord(f"{path} is damaged ({text}); restore a copy, or try sqlite3's .recover")
+    if "closed database" in text:
+        return StoreUnavailable(
+            f"{path} was closed under this call, as by a fork in a signal handler; repeat it"
+        )
     if "locked" in text or "busy" in text:
         return StoreUnavailable(
             f"{path} is locked by another connection; if that is the caller's own transaction, "

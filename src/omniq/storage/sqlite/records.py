@@ -7,14 +7,26 @@ Nothing here touches a connection. Statements are made of constants only: what a
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from omniq.errors import CorruptRecord
 from omniq.logic import lifecycle
-from omniq.task import TOP_PRIORITY, Run, RunOutcome, StoredTask, TaskError, TaskStatus, WorkerInfo
+from omniq.task import (
+    MAX_COUNT,
+    MAX_DURATION_S,
+    TOP_PRIORITY,
+    OnFailure,
+    Run,
+    RunOutcome,
+    StoredTask,
+    TaskError,
+    TaskStatus,
+    WorkerInfo,
+    replace,
+)
 
 ROW_BYTES: Final = 1024  # larger arguments and results lie beside the row
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -22,53 +34,51 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 STATUSES: Final = tuple(TaskStatus)
 NUMBERS: Final = {status: number for number, status in enumerate(STATUSES)}
 
-_COLUMNS: Final = (
+# In the order of `_Waiting`, and of what `_Record` adds.
+WAITING: Final = (
     "seq, id, func_path, coalesce(payload, (SELECT payload FROM omniq_body b WHERE b.seq = t.seq)), queue, "
     "priority, eta, expires_at, interval, timeout, max_retries, max_losses, unique_key, headers, on_failure, "
-    "result_ttl, status, epoch, attempts, losses, owner, cancel_requested, error, progress, enqueued_at, "
-    "started_at, finished_at, "
-    "CASE WHEN result_status = 2 THEN coalesce(result, (SELECT result FROM omniq_result r "
-    "WHERE r.seq = t.seq)) END, result_status, result_at, first_content"
+    "result_ttl, epoch, attempts, losses, suspicions, enqueued_at"
 )
-SELECT: Final = f"SELECT {_COLUMNS} FROM omniq_task t "
+_RECORD: Final = (
+    "status, owner, cancel_requested, error, progress, started_at, finished_at, "
+    "CASE WHEN result_status = 2 THEN coalesce(result, (SELECT result FROM omniq_result r "
+    "WHERE r.seq = t.seq)) END, result_status, result_at, first_content, isolates"
+)
+SELECT: Final = f"SELECT {WAITING}, {_RECORD} FROM omniq_task t "
 _WRITTEN: Final = (
     "func_path, payload, queue, priority, eta, due, expires_at, interval, timeout, max_retries, max_losses, "
-    "unique_key, headers, on_failure, result_ttl, status, epoch, attempts, losses, owner, cancel_requested, "
+    "unique_key, headers, on_failure, result_ttl, status, epoch, attempts, losses, suspicions, owner, "
+    "cancel_requested, "
     "error, progress, enqueued_at, started_at, finished_at, result, result_status, result_at, "
-    "prune_at, first_content"
+    "prune_at, first_content, isolates"
 )
 _N_WRITTEN: Final = _WRITTEN.count(",") + 1
 INSERT: Final = (
     f"INSERT INTO omniq_task (seq, id, {_WRITTEN}) VALUES (?, ?{', ?' * _N_WRITTEN}) ON CONFLICT DO NOTHING"
 )
 PUT: Final = f"UPDATE omniq_task SET ({_WRITTEN}) = (?{', ?' * (_N_WRITTEN - 1)}) WHERE seq = ?"
-SUCCEED: Final = (
-    "UPDATE omniq_task SET status = 2, result = ?, result_status = 2, result_at = ?2, finished_at = ?2, "
-    "prune_at = ?2 + coalesce(CAST(result_ttl * 1000000 AS INTEGER), ?3), owner = NULL, lease = NULL, "
-    "boot = NULL, claim_id = NULL, cancel_requested = 0, error = NULL "
-    "WHERE seq = ?4 AND id = ?5 AND status = 1 AND epoch = ?6"
-)
+SETTLED_AT_ONCE: Final = (25, 5, 1)  # statements for so many successes: each is prepared once
+
+
+def _succeed(count: int) -> str:
+    """`?1` is the moment, `?2` how long to keep it; then seq, id, epoch, result of each."""
+    values = ", ".join(f"(?{n}, ?{n + 1}, ?{n + 2}, ?{n + 3})" for n in range(3, 3 + 4 * count, 4))
+    return (
+        "UPDATE omniq_task SET status = 2, result = v.column4, result_status = 2, result_at = ?1, "
+        "finished_at = ?1, prune_at = ?1 + coalesce(CAST(result_ttl * 1000000 AS INTEGER), ?2), "
+        "owner = NULL, lease = NULL, boot = NULL, claim_id = NULL, isolates = 0, cancel_requested = 0, "
+        "error = NULL "
+        f"FROM (VALUES {values}) v "
+        "WHERE seq = v.column1 AND id = v.column2 AND status = 1 AND epoch = v.column3 RETURNING id, epoch"
+    )
+
+
+SUCCEED: Final = {count: _succeed(count) for count in SETTLED_AT_ONCE}
 CLAIM: Final = (
     "UPDATE omniq_task SET status = 1, epoch = epoch + 1, owner = ?, lease = ?, boot = ?, claim_id = ?, "
-    "started_at = ?, progress = NULL WHERE seq = ? AND status = 0"
-)
-# One range of the index per priority: tasks due later, however urgent, cost a look at their edge.
-DUE: Final = (
-    " UNION ALL ".join(
-        f"SELECT * FROM ({SELECT} INDEXED BY omniq_task_waiting WHERE status = 0 AND queue = ?1 "
-        f"AND priority = {priority} AND due <= ?2 ORDER BY due, seq LIMIT ?3)"
-        for priority in range(TOP_PRIORITY, -1, -1)
-    )
-    + " LIMIT ?3"
-)
-DUE_NEXT: Final = (
-    "SELECT min(due) FROM ("
-    + " UNION ALL ".join(
-        "SELECT min(due) AS due FROM omniq_task INDEXED BY omniq_task_waiting "
-        f"WHERE status = 0 AND queue = ?1 AND priority = {priority} AND due > ?2"
-        for priority in range(TOP_PRIORITY + 1)
-    )
-    + ")"
+    "started_at = ?, isolates = ?, progress = NULL "
+    "WHERE seq IN (SELECT value FROM json_each(?)) AND status = 0"
 )
 
 to_json = msgspec.json.Encoder()
@@ -90,7 +100,12 @@ def maybe_micros(moment: datetime | None) -> int | None:
     return None if moment is None else micros(moment)
 
 
-_SPANS: Final = frozenset({float, int, type(None)})
+def text_or_bytes(text: bytes) -> str | bytes:
+    """What SQLite calls text. If it is none it stays bytes, which no field of a record takes for text."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return text
 
 
 class Retention(Struct, frozen=True):
@@ -100,63 +115,119 @@ class Retention(Struct, frozen=True):
     failed_s: float
 
 
+# What makes sense in a column: SQLite holds anything there, and what is out of range would break the
+# arithmetic of whoever claims or settles it, and its neighbours with it.
+FIRST_MICROS: Final = micros(datetime.min.replace(tzinfo=UTC))
+LAST_MICROS: Final = micros(datetime.max.replace(tzinfo=UTC))
+_Moment: TypeAlias = Annotated[int, Meta(ge=FIRST_MICROS, le=LAST_MICROS)]
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+_Tally: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]  # what only ever counts up by one
+_Seconds: TypeAlias = Annotated[float, Meta(ge=-MAX_DURATION_S, le=MAX_DURATION_S)]
+
+
+class _Waiting(Struct, array_like=True, frozen=True):
+    """What is read of a task that waits."""
+
+    seq: int
+    id: str
+    func_path: str
+    payload: bytes
+    queue: str
+    priority: Annotated[int, Meta(ge=0, le=TOP_PRIORITY)]
+    eta: _Moment | None
+    expires_at: _Moment | None
+    interval: _Seconds | None
+    timeout: Annotated[float, Meta(gt=0, le=MAX_DURATION_S)] | None
+    max_retries: _Count
+    max_losses: _Count
+    unique_key: str | None
+    headers: str | None
+    on_failure: OnFailure
+    result_ttl: _Seconds | None
+    epoch: _Tally
+    attempts: _Tally
+    losses: _Tally
+    suspicions: _Tally
+    enqueued_at: _Moment
+
+
+class _Record(_Waiting, array_like=True, frozen=True):
+    """What is read of any task."""
+
+    status: int
+    owner: str | None
+    cancel_requested: int
+    error: str | None
+    progress: str | None
+    started_at: _Moment | None
+    finished_at: _Moment | None
+    result: bytes | None
+    result_status: int | None
+    result_at: _Moment | None
+    first_content: bytes | None
+    isolates: int
+
+
+_NONSENSE: Final = (TypeError, ValueError, IndexError, OverflowError, msgspec.MsgspecError)
+
+
+def _nonsense(row: tuple[Any, ...], exc: Exception) -> CorruptRecord:
+    return CorruptRecord(f"the record of task {row[1]!a} (seq {row[0]}) makes no sense: {exc}")
+
+
+def read_waiting(row: tuple[Any, ...]) -> StoredTask:
+    """The record of a waiting task as a value, as far as a worker needs it."""
+    try:
+        one = msgspec.convert(row, _Waiting, builtin_types=(bytes,))
+        return StoredTask(
+            one.func_path,
+            one.payload,
+            one.seq,
+            id=one.id,
+            queue=one.queue,
+            priority=one.priority,
+            eta=None if one.eta is None else moment_of(one.eta),
+            expires_at=None if one.expires_at is None else moment_of(one.expires_at),
+            interval=one.interval,
+            timeout=one.timeout,
+            max_retries=one.max_retries,
+            max_losses=one.max_losses,
+            unique_key=one.unique_key,
+            headers={} if one.headers is None else read_headers.decode(one.headers),
+            on_failure=one.on_failure,
+            result_ttl=one.result_ttl,
+            epoch=one.epoch,
+            attempts=one.attempts,
+            losses=one.losses,
+            suspicions=one.suspicions,
+            enqueued_at=moment_of(one.enqueued_at),
+        )
+    except _NONSENSE as exc:
+        raise _nonsense(row, exc) from exc
+
+
 def read_task(row: tuple[Any, ...]) -> StoredTask:
     """One record as a value; what makes no sense is `CorruptRecord` and stays as it is."""
-    status: int
-    result_status: int | None
-    (seq, task_id, func_path, payload, queue, priority, eta, expires_at, interval, timeout) = row[:10]
-    (max_retries, max_losses, unique_key, headers, on_failure, result_ttl, status, epoch) = row[10:18]
-    (attempts, losses, owner, cancel_requested, error, progress, enqueued_at, started_at) = row[18:26]
-    (finished_at, result, result_status, result_at, first_content) = row[26:]
-    numbers = (priority, max_retries, max_losses, status, epoch, attempts, losses, enqueued_at)
-    texts = (task_id, func_path, queue, on_failure)
-    spans = (interval, timeout, result_ttl)
-    # A column of SQLite holds anything; what is used without another look is looked at here.
-    if (
-        type(payload) is not bytes
-        or {*map(type, numbers)} != {int}
-        or {*map(type, texts)} != {str}
-        or not _SPANS.issuperset(map(type, spans))
-    ):
-        raise CorruptRecord(f"the record of task {task_id!a} (seq {seq}) has lost a value, or its type")
+    waiting = read_waiting(row)
     try:
-        return StoredTask(
-            func_path,
-            payload,
-            seq,
-            None,
-            None,
-            result,
-            None if result_status is None else STATUSES[result_status],
-            None if result_at is None else moment_of(result_at),
-            first_content,
-            id=task_id,
-            queue=queue,
-            priority=priority,
-            eta=None if eta is None else moment_of(eta),
-            expires_at=None if expires_at is None else moment_of(expires_at),
-            interval=interval,
-            timeout=timeout,
-            max_retries=max_retries,
-            max_losses=max_losses,
-            unique_key=unique_key,
-            headers={} if headers is None else read_headers.decode(headers),
-            on_failure=on_failure,
-            result_ttl=result_ttl,
-            status=STATUSES[status],
-            epoch=epoch,
-            attempts=attempts,
-            losses=losses,
-            owner=owner,
-            cancel_requested=bool(cancel_requested),
-            error=None if error is None else read_error.decode(error),
-            progress=None if progress is None else read_progress.decode(progress),
-            enqueued_at=moment_of(enqueued_at),
-            started_at=None if started_at is None else moment_of(started_at),
-            finished_at=None if finished_at is None else moment_of(finished_at),
+        one = msgspec.convert(row, _Record, builtin_types=(bytes,))
+        return replace(
+            waiting,
+            status=STATUSES[one.status],
+            owner=one.owner,
+            cancel_requested=bool(one.cancel_requested),
+            error=None if one.error is None else read_error.decode(one.error),
+            progress=None if one.progress is None else read_progress.decode(one.progress),
+            started_at=None if one.started_at is None else moment_of(one.started_at),
+            finished_at=None if one.finished_at is None else moment_of(one.finished_at),
+            result=one.result,
+            result_status=None if one.result_status is None else STATUSES[one.result_status],
+            result_at=None if one.result_at is None else moment_of(one.result_at),
+            first_content=one.first_content,
+            isolates=bool(one.isolates),
         )
-    except (TypeError, ValueError, IndexError, OverflowError, msgspec.DecodeError) as exc:
-        raise CorruptRecord(f"the record of task {task_id!r} (seq {seq}) makes no sense: {exc}") from exc
+    except _NONSENSE as exc:
+        raise _nonsense(row, exc) from exc
 
 
 def read_run(row: tuple[Any, ...]) -> Run:
@@ -196,6 +267,7 @@ def record_of(task: StoredTask, retention: Retention) -> tuple[Any, ...]:
         task.epoch,
         task.attempts,
         task.losses,
+        task.suspicions,
         task.owner,
         task.cancel_requested,
         None if task.error is None else to_json.encode(task.error).decode(),
@@ -208,6 +280,7 @@ def record_of(task: StoredTask, retention: Retention) -> tuple[Any, ...]:
         maybe_micros(task.result_at),
         _prune_at(task, retention),
         task.first_content,
+        task.isolates,
     )
 
 

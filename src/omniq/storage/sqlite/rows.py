@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+import msgspec
 from loguru import logger
 
 from omniq.clock import Clock
@@ -18,15 +19,18 @@ from omniq.logic import lifecycle
 from omniq.storage.batched import HISTORY_LIMIT
 from omniq.storage.rows import Rows, digest
 from omniq.storage.sqlite.beside import Beside
+from omniq.storage.sqlite.claiming import Head, first_due, heads
 from omniq.storage.sqlite.records import (
     CLAIM,
-    DUE,
-    DUE_NEXT,
+    EPOCH,
+    FIRST_MICROS,
     INSERT,
+    LAST_MICROS,
     NUMBERS,
     PUT,
     ROW_BYTES,
     SELECT,
+    SETTLED_AT_ONCE,
     STATUSES,
     SUCCEED,
     Retention,
@@ -35,11 +39,13 @@ from omniq.storage.sqlite.records import (
     moment_of,
     read_run,
     read_task,
+    read_waiting,
     read_worker,
     record_of,
     to_json,
 )
 from omniq.task import (
+    TOP_PRIORITY,
     Action,
     Answer,
     Claim,
@@ -50,12 +56,32 @@ from omniq.task import (
     Run,
     Settlement,
     StoredTask,
+    Task,
     TaskError,
     TaskFilter,
     TaskStatus,
     WorkerInfo,
     replace,
 )
+
+# Another process may have enqueued a little later than our latest look at the clock, before it was set back.
+AHEAD_MICROS: Final = 60_000_000
+NEWEST_ROWS: Final = 100
+
+
+def _seq(task: StoredTask | Task | Held) -> int:
+    return 0 if isinstance(task, Task) else task.seq
+
+
+def _is_plain_success(settlement: Settlement) -> bool:
+    """One that touches nothing but its own row."""
+    result = settlement.result
+    plain = settlement.action is Action.SUCCEED and result is not None and len(result) <= ROW_BYTES
+    return plain and _seq(settlement.task) > 0
+
+
+def _nonsense(head: Head) -> CorruptRecord:
+    return CorruptRecord(f"the record with seq {head.seq} has no queue, priority or moment that makes sense")
 
 
 def _marks(values: Sequence[object]) -> str:
@@ -73,9 +99,13 @@ class SQLiteRows(Rows):
         self.boot = boot
         self.retention = Retention(0.0, 0.0)
         self._reported: set[str] = set()
+        self._heads: list[Head] | None = None  # what a claim that found nothing has seen
+        self._latest = EPOCH  # the latest moment that the wall clock has shown here
 
     def now(self) -> datetime:
-        return self.clock.now()
+        now = self.clock.now()
+        self._latest = max(self._latest, now)
+        return now
 
     def _tasks(self, sql: str, parameters: Iterable[Any] = ()) -> list[StoredTask]:
         """The tasks that can be read; the others are named once in the log."""
@@ -91,6 +121,16 @@ class SQLiteRows(Rows):
         if str(corrupt) not in self._reported:
             self._reported.add(str(corrupt))
             logger.error("passed over: {}", corrupt)
+
+    def _names(self, sql: str, parameters: Iterable[Any] = ()) -> list[str]:
+        """A column of text; what is none is named once in the log."""
+        names: list[str] = []
+        for (name,) in self.conn.execute(sql, tuple(parameters)):
+            if type(name) is str:
+                names.append(name)
+            else:
+                self._report(CorruptRecord(f"{name!a:.80} is no name, found by {sql}"))
+        return names
 
     def _one(self, sql: str, parameters: Iterable[Any] = ()) -> Any:
         row = self.conn.execute(sql, tuple(parameters)).fetchone()
@@ -152,36 +192,57 @@ class SQLiteRows(Rows):
         else:
             self.conn.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))  # noqa: S608
 
-    def settle_one(self, settlement: Settlement, now: datetime) -> Answer:
-        """A plain success is one statement; everything else reads its row first."""
-        task, result = settlement.task, settlement.result
-        if settlement.action is not Action.SUCCEED or result is None or len(result) > ROW_BYTES:
-            return super().settle_one(settlement, now)
-        if not isinstance(task, StoredTask) or not task.seq:
-            return super().settle_one(settlement, now)
-        kept = round(self.retention.result_s * 1_000_000)
-        values = (result, micros(now), kept, task.seq, task.id, task.epoch)
-        if self.conn.execute(SUCCEED, values).rowcount != 1:
-            return super().settle_one(settlement, now)
-        self.rang_result = True
-        return Answer.HELD
+    def settle_all(self, settlements: Sequence[Settlement], now: datetime) -> list[Answer]:
+        """Plain successes many at once; everything else, and what does not hold, one by one."""
+        if len({one.task.id for one in settlements}) < len(settlements):
+            return super().settle_all(
+                settlements, now
+            )  # somebody says two things of one task: in order, then
+        held = self._succeed([one for one in settlements if _is_plain_success(one)], now)
+        return [
+            Answer.HELD if (one.task.id, one.task.epoch) in held else self.settle_readable(one, now)
+            for one in settlements
+        ]
+
+    def _succeed(self, settlements: list[Settlement], now: datetime) -> set[tuple[str, int]]:
+        """T4 for all of these whose epoch still holds; id and epoch of those."""
+        times = (micros(now), round(self.retention.result_s * 1_000_000))
+        held: set[tuple[str, int]] = set()
+        left = settlements
+        for size in SETTLED_AT_ONCE:
+            while len(left) >= size:
+                several, left = left[:size], left[size:]
+                values = [v for s in several for v in (_seq(s.task), s.task.id, s.task.epoch, s.result)]
+                ended = self.conn.execute(SUCCEED[size], (*times, *values)).fetchall()
+                held.update(ended)
+        if held:
+            self.rang_result = True
+        return held
 
     def _claim_or_expire(self, batch: list[StoredTask], claim: Claim, now: datetime) -> list[StoredTask]:
-        for task in batch:
-            if task.expires_at is not None and lifecycle.expired(task, now):
-                return super()._claim_or_expire(batch, claim, now)
-        at = micros(now)
-        lease = self._lease_until(claim.lease)
-        self.conn.executemany(
-            CLAIM,
-            [(claim.worker, lease, self.boot, claim.claim_id, at, task.seq) for task in batch],
-        )
-        return [lifecycle.claim(task, claim.worker, now) for task in batch]
+        if any(task.expires_at is not None and lifecycle.expired(task, now) for task in batch):
+            # What expires is written back whole, so it must be read whole.
+            return super()._claim_or_expire(self._whole(batch, now), claim, now)
+        self._hold([task.seq for task in batch], claim, now)
+        return [lifecycle.claim(task, claim.worker, now, claim.isolates) for task in batch]
+
+    def _whole(self, tasks: list[StoredTask], now: datetime) -> list[StoredTask]:
+        whole: list[StoredTask] = []
+        for task in tasks:
+            try:
+                whole.append(self.must_get(task.id))
+            except CorruptRecord as corrupt:
+                self._quarantine(task.seq, corrupt, now)
+        return whole
 
     def hold(self, task: StoredTask, claim: Claim) -> None:
-        lease = self._lease_until(claim.lease)
-        at = micros(task.started_at or self.now())
-        self.conn.execute(CLAIM, (claim.worker, lease, self.boot, claim.claim_id, at, task.seq))
+        self._hold([task.seq], claim, task.started_at or self.now())
+
+    def _hold(self, seqs: list[int], claim: Claim, now: datetime) -> None:
+        if seqs:
+            lease = self._lease_until(claim.lease)
+            values = (claim.worker, lease, self.boot, claim.claim_id, micros(now), claim.isolates, str(seqs))
+            self.conn.execute(CLAIM, values)
 
     def _lease_until(self, lease_s: float) -> int:
         return round((self.clock.monotonic() + lease_s) * 1_000_000)
@@ -245,26 +306,61 @@ class SQLiteRows(Rows):
         if self.beside.is_dead(worker):  # somebody says it for a worker that no longer can
             self.beside.bury(worker)
 
+    def forget_workers(self, before: datetime) -> None:
+        at = micros(before)
+        for worker in self._names("SELECT id FROM omniq_worker WHERE seen_at < ?", (at,)):
+            self.leave(worker)
+        # What has no name that could be said, or no moment that could be compared, goes all the same.
+        self.conn.execute("DELETE FROM omniq_worker WHERE seen_at < ? OR typeof(seen_at) <> 'integer'", (at,))
+
     # --- claiming --------------------------------------------------------------------------------
 
-    def due(self, queues: Sequence[str] | None, limit: int, now: datetime) -> list[StoredTask]:
-        names = self._open_queues(queues)
-        found = [task for name in names for task in self._due_in(name, limit, now)]
-        if len(names) > 1:
+    def due(self, claim: Claim, limit: int, now: datetime) -> list[StoredTask]:
+        self._heads = []
+        found = self._due_in(claim.queues, self._passed_over(claim), limit, now)
+        if claim.scarce and claim.scarce_limit > 0:
+            scarce = [name for name in claim.scarce if claim.queues is None or name in claim.queues]
+            found += self._due_in(scarce, self.paused(), min(limit, claim.scarce_limit), now)
             found.sort(key=lambda task: (-task.priority, lifecycle.due_at(task), task.seq))
+        if found:  # they are claimed next, and others come first then
+            self._heads = None
         return found[:limit]
 
-    def _due_in(self, queue: str, limit: int, now: datetime) -> list[StoredTask]:
+    def _passed_over(self, claim: Claim) -> set[str]:
+        return self.paused().union(claim.scarce)
+
+    def _due_in(
+        self, queues: Sequence[str] | None, passed_over: set[str], limit: int, now: datetime
+    ) -> list[StoredTask]:
+        at, horizon = micros(now), self._horizon(now)
         while True:
+            waiting = heads(self.conn, queues, passed_over)
+            nonsense = [(head.seq, _nonsense(head)) for head in waiting if not head.makes_sense]
             found: list[StoredTask] = []
-            rows = self.conn.execute(DUE, (queue, micros(now), limit)).fetchall()
-            for row in rows:
+            for row in () if nonsense else first_due(self.conn, waiting, at, horizon, limit):
                 try:
-                    found.append(read_task(row))
+                    found.append(read_waiting(row))
                 except CorruptRecord as corrupt:
-                    self._quarantine(row[0], corrupt, now)
-            if len(found) == len(rows):
+                    nonsense.append((row[0], corrupt))
+            if not nonsense:
+                if self._heads is not None:
+                    self._heads += waiting
                 return found
+            for seq, why in nonsense:
+                self._quarantine(seq, why, now)
+
+    def _horizon(self, now: datetime) -> int:
+        """Up to where tasks may lie that were enqueued before the wall clock was set back; usually now."""
+        return micros(now) if now >= self._latest else micros(self._latest) + AHEAD_MICROS
+
+    def look_at_newest(self) -> None:
+        """What the clock showed to others, before this process was there."""
+        newest = self._one(
+            "SELECT max(enqueued_at) FROM (SELECT enqueued_at FROM omniq_task ORDER BY seq DESC LIMIT ?)",
+            (NEWEST_ROWS,),
+        )
+        if type(newest) is int and FIRST_MICROS <= newest <= LAST_MICROS:
+            self._latest = max(self._latest, moment_of(newest))
 
     def _quarantine(self, seq: int, corrupt: CorruptRecord, now: datetime) -> None:
         """A record that cannot be read must not stand in everybody's way: it fails, its bytes stay."""
@@ -274,34 +370,18 @@ class SQLiteRows(Rows):
         self.conn.execute(
             "UPDATE omniq_task SET status = 3, error = ?1, finished_at = ?2, result_status = 3, "
             "result_at = ?2, prune_at = ?3, owner = NULL, lease = NULL, boot = NULL, claim_id = NULL, "
-            "cancel_requested = 0 WHERE seq = ?4",
+            "isolates = 0, cancel_requested = 0 WHERE seq = ?4",
             (error, at, at + round(self.retention.failed_s * 1_000_000), seq),
         )
 
-    def _open_queues(self, queues: Sequence[str] | None) -> list[str]:
-        paused = self.paused()
-        wanted = self._waiting_queues() if queues is None else dict.fromkeys(queues)
-        return [name for name in wanted if name not in paused]
-
-    def _waiting_queues(self) -> Iterator[str]:
-        """The queues that have waiting tasks, found by leaps through the index."""
-        name: str | None = ""
-        while True:
-            name = self._one(
-                "SELECT min(queue) FROM omniq_task INDEXED BY omniq_task_waiting "
-                "WHERE status = 0 AND queue > ?",
-                (name,),
-            )
-            if name is None:
-                return
-            yield name
-
-    def due_next(self, queues: Sequence[str] | None, now: datetime) -> datetime | None:
-        next_due: int | None = None
-        for name in self._open_queues(queues):
-            due = self._one(DUE_NEXT, (name, micros(now)))
-            next_due = due if next_due is None else min(due or next_due, next_due)
-        return None if next_due is None else moment_of(next_due)
+    def due_next(self, claim: Claim, now: datetime) -> datetime | None:
+        """Asked when everything due was handed out: whatever is first now is due later."""
+        at, waiting, self._heads = micros(now), self._heads, None
+        if waiting is None:
+            passed_over = self._passed_over(claim) if claim.scarce_limit <= 0 else self.paused()
+            waiting = heads(self.conn, claim.queues, passed_over)
+        later = [head.due for head in waiting if head.makes_sense and head.due > at]
+        return moment_of(min(later)) if later else None
 
     # --- leases ----------------------------------------------------------------------------------
 
@@ -319,7 +399,12 @@ class SQLiteRows(Rows):
             "SELECT id, epoch, cancel_requested, seq FROM omniq_task WHERE status = 1 AND owner = ?",
             (worker,),
         )
-        return [Held(task_id, epoch, bool(cancel), seq) for task_id, epoch, cancel, seq in rows]
+        # What makes no sense runs out of its lease, and is put aside then.
+        return [
+            Held(task_id, epoch, bool(cancel), seq)
+            for task_id, epoch, cancel, seq in rows
+            if type(task_id) is str and type(epoch) is int
+        ]
 
     def anything_over(self) -> bool:
         """Whether `lapse` would find something: a look that needs no write lock."""
@@ -357,28 +442,32 @@ class SQLiteRows(Rows):
         now = round(self.clock.monotonic() * 1_000_000)
         dead = self._dead()
         # Another boot's lease counts in another clock: only the lock file can tell.
-        unheld = [owner for owner in self._owners() if not self.beside.is_held(owner)]
+        held = [owner for owner in self._owners() if self.beside.is_held(owner)]
         rows = self.conn.execute(
             "SELECT seq FROM omniq_task WHERE status = 1 AND ((boot = ? AND lease <= ?) "  # noqa: S608
-            f"OR owner IN ({_marks(dead)}) OR (boot <> ? AND owner IN ({_marks(unheld)}))) LIMIT ?",
-            (self.boot, now, *dead, self.boot, *unheld, limit),
+            f"OR typeof(lease) <> 'integer' OR typeof(boot) <> 'integer' OR owner IN ({_marks(dead)}) "
+            f"OR (boot <> ? AND coalesce(owner, '') NOT IN ({_marks(held)}))) LIMIT ?",
+            (self.boot, now, *dead, self.boot, *held, limit),
         )
         return [seq for (seq,) in rows]
 
     def _dead(self) -> list[str]:
         """Workers whose lock file nobody holds: those with tasks, and those that died idle."""
-        known = [worker for (worker,) in self.conn.execute("SELECT id FROM omniq_worker")]
+        known = self._names("SELECT id FROM omniq_worker")
         return [name for name in dict.fromkeys((*self._owners(), *known)) if self.beside.is_dead(name)]
 
     def _owners(self) -> list[str]:
-        return [
-            owner for (owner,) in self.conn.execute("SELECT DISTINCT owner FROM omniq_task WHERE status = 1")
-        ]
+        return self._names("SELECT DISTINCT owner FROM omniq_task WHERE status = 1")
 
     def overdue(self, limit: int, now: datetime) -> list[StoredTask]:
-        return self._tasks(
-            "WHERE status = 0 AND expires_at <= ? ORDER BY expires_at LIMIT ?", (micros(now), limit)
-        )
+        expired = "WHERE status = 0 AND expires_at <= ? ORDER BY expires_at LIMIT ?"
+        found: list[StoredTask] = []
+        for row in self.conn.execute(SELECT + expired, (micros(now), limit)).fetchall():
+            try:
+                found.append(read_task(row))
+            except CorruptRecord as corrupt:  # passed over, it would be found again twice a second
+                self._quarantine(row[0], corrupt, now)
+        return found
 
     # --- looking ---------------------------------------------------------------------------------
 
@@ -418,11 +507,16 @@ class SQLiteRows(Rows):
         return found
 
     def paused(self) -> set[str]:
-        return {queue for (queue,) in self.conn.execute("SELECT queue FROM omniq_paused")}
+        return set(self._names("SELECT queue FROM omniq_paused"))
 
     def workers(self) -> list[WorkerInfo]:
-        rows = self.conn.execute("SELECT info FROM omniq_worker ORDER BY seen_at DESC, id")
-        return [read_worker.decode(info) for (info,) in rows]
+        workers: list[WorkerInfo] = []
+        for worker, info in self.conn.execute("SELECT id, info FROM omniq_worker ORDER BY seen_at DESC, id"):
+            try:
+                workers.append(read_worker.decode(info))
+            except (msgspec.MsgspecError, TypeError, ValueError) as exc:
+                self._report(CorruptRecord(f"the record of worker {worker!a:.80} makes no sense: {exc}"))
+        return workers
 
     def select(self, wanted: TaskFilter, after: str | None, limit: int) -> list[StoredTask]:
         conditions: list[str] = ["1"]
@@ -445,14 +539,20 @@ class SQLiteRows(Rows):
         counted: dict[str, dict[TaskStatus, int]] = {}
         rows = self.conn.execute("SELECT queue, status, count(*) FROM omniq_task GROUP BY queue, status")
         for queue, status, how_many in rows:
-            counted.setdefault(queue, dict.fromkeys(TaskStatus, 0))[STATUSES[status]] = how_many
+            if type(queue) is str and status in range(len(STATUSES)):
+                counted.setdefault(queue, dict.fromkeys(TaskStatus, 0))[STATUSES[status]] = how_many
+            else:
+                self._report(
+                    CorruptRecord(f"{how_many} tasks have queue {queue!a:.80}, status {status!a:.80}")
+                )
         return counted
 
     def rates(self, since: datetime) -> Rates:
         at = micros(since)
         enqueued = self._one("SELECT count(*) FROM omniq_task WHERE enqueued_at > ?", (at,))
         rows = self.conn.execute(
-            "SELECT status, count(*) FROM omniq_task WHERE status >= 2 AND finished_at > ? GROUP BY status",
+            "SELECT status, count(*) FROM omniq_task WHERE status IN (2, 3, 4) AND finished_at > ? "
+            "GROUP BY status",
             (at,),
         )
         ended: dict[TaskStatus, int] = {STATUSES[status]: how_many for status, how_many in rows}
@@ -477,7 +577,9 @@ class SQLiteRows(Rows):
         wrong = [f"SQLite: {line}" for (line,) in self.conn.execute("PRAGMA quick_check") if line != "ok"]
         for problem, condition in _PROBLEMS.items():
             rows = self.conn.execute(f"SELECT id FROM omniq_task t WHERE {condition} LIMIT 100")  # noqa: S608
-            wrong += [f"{task_id} {problem}" for (task_id,) in rows]
+            wrong += [
+                f"{task_id if type(task_id) is str else ascii(task_id)} {problem}" for (task_id,) in rows
+            ]
         for table in ("omniq_body", "omniq_result", "omniq_run"):
             orphans = self._one(
                 f"SELECT count(*) FROM {table} WHERE seq NOT IN (SELECT seq FROM omniq_task)"  # noqa: S608
@@ -501,4 +603,5 @@ _PROBLEMS: Final = {
         "AND NOT EXISTS (SELECT 1 FROM omniq_result r WHERE r.seq = t.seq)"
     ),
     "is due at another moment than it says": "due <> coalesce(eta, enqueued_at)",
+    "has a priority that does not exist": f"priority NOT BETWEEN 0 AND {TOP_PRIORITY}",
 }

@@ -24,7 +24,8 @@ CREATE TABLE omniq_task (
   status           INTEGER NOT NULL,      -- 0 pending, 1 running, 2 success, 3 failed, 4 cancelled
   epoch            INTEGER NOT NULL,
   attempts         INTEGER NOT NULL,
-  losses           INTEGER NOT NULL,
+  losses           INTEGER NOT NULL,      -- deaths that it has to answer for
+  suspicions       INTEGER NOT NULL,      -- deaths of a worker that ran others beside it
   owner            TEXT,
   cancel_requested INTEGER NOT NULL,
   error            TEXT,                  -- JSON
@@ -38,6 +39,7 @@ CREATE TABLE omniq_task (
   lease            INTEGER,
   boot             INTEGER,               -- the boot of the machine that the lease counts in
   claim_id         TEXT,
+  isolates         INTEGER NOT NULL,      -- while it runs: its worker would run it alone after a death
   prune_at         INTEGER,
   first_content    BLOB                   -- digest of the call before it was replaced
 );

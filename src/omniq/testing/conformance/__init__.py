@@ -32,7 +32,7 @@ from omniq.testing.conformance.looking import Looking  # noqa: E402
 from omniq.testing.conformance.results import History, Results  # noqa: E402
 from omniq.testing.conformance.seed import SeedConformance  # noqa: E402
 from omniq.testing.conformance.unique import Unique  # noqa: E402
-from omniq.testing.conformance.verbs import AsBackend, SeedVerbs  # noqa: E402
+from omniq.testing.conformance.verbs import AsBackend, BlockingEnqueue, SeedVerbs  # noqa: E402
 from omniq.testing.conformance.waiting import WaitingForResults, WaitingForWork  # noqa: E402
 
 __all__ = ["Case", "FullCase", "RealTime", "SeedConformance", "StorageConformance"]
@@ -52,6 +52,7 @@ class StorageConformance(
     WaitingForWork,
     WaitingForResults,
     SeedVerbs,
+    BlockingEnqueue,
     AsBackend,
     BadInput,
     SeedConformance[BatchedStorage],

@@ -232,7 +232,7 @@ class FullCase(Case[BatchedStorage]):
 
 
 RETURNING: Final = (Action.SUCCEED, Action.REPEAT)
-FAILING: Final = (Action.RETRY, Action.FAIL, Action.CONTINUE)
+FAILING: Final = (Action.RETRY, Action.FAIL, Action.CONTINUE, Action.LOSE)
 
 
 def _check_row(task: Task) -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from omniq.task import Settlement, Task, TaskStatus
+from omniq.task import Claim, Settlement, StoredTask, Task, TaskStatus, new_id
 from omniq.testing.conformance.case import BOOM, JOB, FullCase, promptly
 
 
@@ -62,6 +62,49 @@ class Claims(FullCase):
             await self.put(f"{priority} {number}", priority=priority)
         found = [label for _ in range(6) for label in await self.labels(1)]
         assert found == ["9 3", "7 1", "7 4", "2 0", "2 2", "0 5"]
+
+    @pytest.mark.parametrize("limit", [1, 3, 50])
+    async def test_the_order_holds_over_many_queues(self, limit: int) -> None:
+        etas = [self.moment(ticks) for ticks in (-3, -2, -1)]
+        chance = random.Random(11)
+        rows = [(chance.choice((0, 4, 9)), chance.randrange(3)) for _ in range(60)]
+        await self.store.enqueue_many(
+            [
+                Task(JOB, (f"{priority} {eta} {n}",), priority=priority, eta=etas[eta], queue=f"q{n % 13}")
+                for n, (priority, eta) in enumerate(rows)
+            ]
+        )
+        await self.store.pause("q7")
+        found: list[tuple[int, ...]] = []
+        while labels := await self.labels(limit):
+            found += [tuple(map(int, label.split())) for label in labels]
+        waiting = [(*row, n) for n, row in enumerate(rows) if n % 13 != 7]
+        assert found == sorted(waiting, key=lambda row: (-row[0], row[1], row[2]))
+
+    async def test_no_more_comes_from_scarce_queues_than_asked_for(self) -> None:
+        for n in range(6):
+            await self.put(f"{n}", queue="cpu" if n % 2 == 0 else "mail", priority=int(n == 4))
+
+        async def claimed(limit: int, scarce_limit: int) -> list[str]:
+            wish = Claim("ann", None, limit, 9.0, new_id(), ("cpu",), scarce_limit)
+            _, claims = await self.store.exchange((), wish)
+            assert all(isinstance(claim, StoredTask) for claim in claims)
+            return [self.store.serializer.decode_call(task.payload)[1][0] for task in claims]  # type: ignore[union-attr]
+
+        assert await claimed(3, 1) == ["4", "1", "3"]
+        assert await claimed(9, 0) == ["5"]
+        assert await claimed(9, 0) == []
+        assert await claimed(1, 5) == ["0"]
+        assert await claimed(9, 9) == ["2"]
+
+    async def test_expired_tasks_take_no_place_of_scarce_ones(self) -> None:
+        await self.store.enqueue_many(
+            [Task(JOB, (n,), queue="cpu", priority=9, expires_at=self.moment(1)) for n in range(3)]
+        )
+        ids = [await self.put(queue="cpu") for _ in range(3)]
+        await self.advance(2)
+        _, claims = await self.store.exchange((), Claim("ann", None, 9, 9.0, new_id(), ("cpu",), 2))
+        assert [claim.id for claim in claims] == ids[:2]
 
     async def test_a_retried_task_stands_behind_by_its_new_eta(self) -> None:
         claimed = await self.start("retried")

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from omniq.task import Action, Answer, Held, RunOutcome, Settlement, Task, TaskStatus
+from omniq.task import Action, Answer, Claim, Held, RunOutcome, Settlement, StoredTask, Task, TaskStatus
 from omniq.testing.conformance.case import BOOM, JOB, FullCase
 
 
@@ -172,6 +172,65 @@ class Leases(FullCase):
         task = await self.look(claimed.id)
         assert (task.attempts, task.losses) == (2, 1)
 
+    # --- suspects --------------------------------------------------------------------------------
+
+    async def suspect(self, **options: object) -> str:
+        """A task whose worker died, and would have run it alone next."""
+        task_id = await self.put(**options)
+        await self.take_isolating(task_id)
+        assert await self.store.release("ann") == 1
+        return task_id
+
+    async def take_isolating(self, task_id: str) -> StoredTask:
+        _, claims = await self.store.exchange((), Claim("ann", None, 1, 3 * self.tick_s, isolates=True))
+        [claimed] = claims
+        assert isinstance(claimed, StoredTask)
+        assert claimed.id == task_id
+        return claimed
+
+    async def test_who_died_beside_others_is_suspected_and_spends_no_loss(self) -> None:
+        task_id = await self.suspect(max_losses=1)
+        task = await self.look(task_id)
+        assert (task.status, task.suspicions, task.losses) == (TaskStatus.PENDING, 1, 0)
+        [run] = await self.store.history(task_id)
+        assert run.outcome is RunOutcome.LOST
+        claimed = await self.take_isolating(task_id)  # at once, the first time
+        assert claimed.suspicions == 1
+
+    async def test_a_death_alone_counts(self) -> None:
+        task_id = await self.suspect(max_losses=2)
+        claimed = await self.take_isolating(task_id)
+        assert await self.settle(Settlement.lost(claimed, BOOM)) is Answer.HELD
+        task = await self.look(task_id)
+        assert (task.status, task.suspicions, task.losses) == (TaskStatus.PENDING, 1, 1)
+        claimed = await self.take_isolating(task_id)
+        assert await self.settle(Settlement.lost(claimed, BOOM)) is Answer.HELD
+        task = await self.look(task_id)
+        assert (task.status, task.losses) == (TaskStatus.FAILED, 2)
+        assert task.error is not None
+        assert task.error.kind == "poison"
+        assert [run.outcome for run in await self.store.history(task_id)] == ["lost", "died", "died"]
+
+    async def test_a_lease_that_ends_makes_a_suspect_too(self) -> None:
+        task_id = await self.put()
+        await self.take_isolating(task_id)
+        await self.advance(3)
+        assert await self.store.lapse() == 1
+        assert (await self.look(task_id)).suspicions == 1
+
+    async def test_a_worker_that_does_not_isolate_counts_every_death(self) -> None:
+        task_id = await self.suspect(max_losses=1)
+        [claimed] = await self.claim("bob")
+        assert await self.store.release("bob") == 1
+        task = await self.look(task_id)
+        assert (claimed.suspicions, task.status, task.losses) == (1, TaskStatus.FAILED, 1)
+
+    async def test_a_new_start_clears_the_suspicion(self) -> None:
+        task_id = await self.suspect(max_losses=1)
+        await self.settle(Settlement.lost(await self.take_isolating(task_id), BOOM))
+        await self.store.retry(task_id)
+        assert (await self.look(task_id)).suspicions == 0
+
     # --- release ---------------------------------------------------------------------------------
 
     async def test_release_takes_everything_from_one_worker_at_once(self) -> None:
@@ -219,10 +278,25 @@ class Leases(FullCase):
     async def test_what_is_due_later_again_hides_nobody(self) -> None:
         """The wall is set back: one task is ahead again, and one that is still due is handed out."""
         self.needs_virtual_time()
-        await self.store.enqueue_many([Task(JOB, (number,), priority=9) for number in range(2)])
+        ahead = [Task(JOB, (number,), priority=9, eta=self.now()) for number in range(2)]
+        await self.store.enqueue_many(ahead)
         due = await self.put(eta=self.now() - timedelta(hours=3))
         assert len(await self.claim()) == 1
         self.clock.set_wall(self.now() - timedelta(hours=2))
         assert [task.id for task in await self.claim(limit=5)] == [due]
         await self.clock.advance(hours=2)
         assert len(await self.claim(limit=5)) == 1
+
+    async def test_a_task_without_an_eta_is_due_whatever_the_clock_says(self) -> None:
+        """The wall is set back: it waits for nothing, also behind one that waits for its moment."""
+        self.needs_virtual_time()
+        ahead = await self.put(eta=self.now() - timedelta(minutes=1))
+        first, second = await self.put(), await self.put()
+        urgent = await self.put(priority=9)
+        other = await self.put(queue="other")
+        self.clock.set_wall(self.now() - timedelta(hours=2))
+        later = await self.put()
+        assert [task.id for task in await self.claim(limit=2)] == [urgent, later]
+        assert [task.id for task in await self.claim(limit=9)] == [first, second, other]
+        await self.clock.advance(hours=2)
+        assert [task.id for task in await self.claim(limit=9)] == [ahead]

@@ -136,6 +136,17 @@ class Looking(FullCase):
         await self.store.leave("unknown")
         assert [worker.id for worker in await self.store.workers()] == ["bob-1"]
 
+    async def test_a_worker_that_fell_silent_is_forgotten(self) -> None:
+        self.needs_virtual_time()
+        await self.store.beat(WorkerInfo("ann-1", "ann", "host", 42))
+        await self.clock.advance(hours=23)
+        await self.store.beat(WorkerInfo("bob-1", "bob", "host", 43))
+        await self.store.prune()
+        assert {worker.id for worker in await self.store.workers()} == {"ann-1", "bob-1"}
+        await self.clock.advance(hours=2)
+        await self.store.prune()
+        assert [worker.id for worker in await self.store.workers()] == ["bob-1"]
+
     # --- whose storage this is -------------------------------------------------------------------
 
     async def test_a_clone_sees_the_same_data(self) -> None:

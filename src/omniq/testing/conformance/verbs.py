@@ -2,13 +2,61 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from omniq.errors import Unsupported
+from omniq.errors import DuplicateTask, InvalidOption, Unsupported
 from omniq.serializer import Encoded
 from omniq.storage.base import BaseStorage
 from omniq.task import Answer, Settlement, StoredTask, Task, TaskResult, TaskStatus
-from omniq.testing.conformance.case import BOOM, JOB, FullCase
+from omniq.testing.conformance.case import BOOM, JOB, FullCase, promptly
+
+
+class BlockingEnqueue(FullCase):
+    """A store that lives in this process takes tasks from any thread, without an event loop."""
+
+    async def needs_it(self) -> None:
+        if not self.store.capabilities.here:
+            pytest.skip("this store is not in this process")
+        await self.store.open()
+
+    async def test_what_a_thread_enqueues_is_there(self) -> None:
+        await self.needs_it()
+        tasks = [Task(JOB, (n,)) for n in range(3)]
+        enqueued = await asyncio.to_thread(self.store.enqueue_here, tasks)
+        assert [(str(one), one.created) for one in enqueued] == [(task.id, True) for task in tasks]
+        assert [claim.id for claim in await self.claim(limit=5)] == [task.id for task in tasks]
+
+    async def test_it_refuses_and_repeats_as_every_enqueue_does(self) -> None:
+        await self.needs_it()
+        task = Task(JOB, unique_key="one")
+        [first] = self.store.enqueue_here([task])
+        [again] = self.store.enqueue_here([task])
+        [other] = self.store.enqueue_here([Task(JOB, unique_key="one")])
+        assert (first.created, again.created, other.created) == (True, False, False)
+        assert first == again == other
+        with pytest.raises(DuplicateTask):
+            self.store.enqueue_here([Task(JOB), Task(JOB, unique_key="one")], on_conflict="raise")
+        with pytest.raises(InvalidOption):
+            self.store.enqueue_here([task], on_conflict="maybe")  # type: ignore[arg-type]
+        assert len(await self.store.list_tasks()) == 1
+
+    async def test_it_wakes_who_sleeps(self) -> None:
+        await self.needs_it()
+        assert await self.claim() == []
+        sleeper = asyncio.create_task(self.store.wait(1000 * self.tick_s))
+        await asyncio.to_thread(self.store.enqueue_here, [Task(JOB)])
+        assert await promptly(sleeper) is True
+
+    async def test_many_threads_and_a_loop_at_once(self) -> None:
+        await self.needs_it()
+        here = [asyncio.to_thread(self.store.enqueue_here, [Task(JOB, (n,))]) for n in range(40)]
+        there = [self.store.enqueue_many([Task(JOB, (n,))]) for n in range(40)]
+        enqueued = [one for several in await asyncio.gather(*here, *there) for one in several]
+        kept = {task.id for task in await self.store.list_tasks(limit=100)}
+        assert len(enqueued) == 80
+        assert kept == {str(one) for one in enqueued}
 
 
 class SeedVerbs(FullCase):

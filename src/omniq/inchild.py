@@ -1,0 +1,89 @@
+"""What a task is inside a process of its own: decode the call, run it with its context, encode its result.
+
+Runs in children of `omniq.pool`, where nothing of the worker is: it gets what it needs as one value, and
+answers with an outcome. Knows nothing of stores or retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from omniq.executors import encoded, outcome_of
+from omniq.pool import child
+from omniq.pool.calls import CallInterrupted, Function, load_function
+from omniq.registry import runnable_of, with_context
+from omniq.running import Context, current
+from omniq.serializer import Serializer
+from omniq.task import Outcome
+
+
+class Body(Struct, frozen=True):
+    """A claimed task on its way to a process."""
+
+    task_id: str
+    attempt: int
+    epoch: int
+    function: bytes | Function | None  # by its name where it has one; None: the payload carries it
+    call: bytes | tuple[Sequence[Any], Mapping[str, Any]]
+    serializer: Serializer
+    max_payload: int | None
+
+
+class ChildContext(Context):
+    """The context of a body in a process: what it says goes up to the worker."""
+
+    __slots__ = ()
+
+    @property
+    def cancelled(self) -> bool:
+        running = child.current()
+        return running is not None and running.cancelled
+
+
+def run(body: Body) -> Outcome:
+    """Run it to its end. Only an interrupt by the pool goes through; everything else is an outcome."""
+    context = ChildContext(body.task_id, body.attempt, body.epoch, _tell)
+    try:
+        current.set(context)
+        func, args, kwargs = _call_of(body)
+        runnable = runnable_of(func)
+        args, kwargs = with_context(runnable, args, kwargs, context)
+        value = func(*args, **kwargs)
+        if inspect.isawaitable(value):
+            value = asyncio.run(_awaited(value))
+        return encoded(value, body.serializer, body.max_payload)
+    except CallInterrupted:
+        raise
+    except BaseException as exc:  # SystemExit too: it ends the task, not the process
+        return outcome_of(exc)
+
+
+def _call_of(body: Body) -> tuple[Function, Sequence[Any], dict[str, Any]]:
+    carried: Any = None
+    args: Sequence[Any]
+    if isinstance(body.call, bytes):
+        carried, args, kwargs = body.serializer.decode_call(body.call)
+    else:
+        args, kwargs = body.call[0], dict(body.call[1])
+    func: Any = (
+        load_function(body.function, by_name=True) if isinstance(body.function, bytes) else body.function
+    )
+    if func is None:
+        assert callable(carried), "the worker has looked"
+        func = carried
+    return func, args, kwargs
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+def _tell(_task_id: str, _epoch: int, done: float, total: float | None) -> None:
+    running = child.current()
+    if running is not None:
+        running.note((done, total))

@@ -1,0 +1,365 @@
+"""`executor="process"`: what a task may expect of a process, and what its end means."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from omniq import (
+    AsyncWorkerPool,
+    InvalidOption,
+    OmniQ,
+    TaskCancelled,
+    TaskFailed,
+    TaskStatus,
+    UnserializableArgument,
+)
+from omniq import processes as processes_module
+from omniq.pool import WorkerPool as ProcessPool
+from omniq.registry import Resolver
+from omniq.storage import MemoryStorage, SQLiteStorage
+from omniq.task import Claim, TaskFilter
+from tests.pool.leftovers import family
+from tests.processes import jobs
+from tests.worker.scene import until
+
+WITHIN_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = family()
+    yield
+    assert family() <= before
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OmniQ:
+    """The application of jobs.py on a fresh file."""
+    monkeypatch.setattr(jobs.q, "_where", SQLiteStorage(tmp_path / "jobs.db"))
+    monkeypatch.setattr(jobs.q, "_storage", None)
+    return jobs.q
+
+
+@asynccontextmanager
+async def working(app: OmniQ, **options: Any) -> AsyncIterator[AsyncWorkerPool]:
+    async with app, app.async_worker(**{"poll_interval": 0.05, "base_retry_delay": 0.01} | options) as pool:
+        yield pool
+
+
+async def test_it_runs_in_another_process_with_its_context(app: OmniQ) -> None:
+    async with working(app):
+        handle = await jobs.pid_of.aenqueue(7)
+        pid, value, attempt, task_id = await handle.aresult(timeout=WITHIN_S)
+    assert pid != os.getpid()
+    assert (value, attempt, task_id) == (7, 1, handle.id)
+
+
+async def test_an_async_function_is_awaited_there(app: OmniQ) -> None:
+    async with working(app):
+        handle = await jobs.awaits.aenqueue(21)
+        assert await handle.aresult(timeout=WITHIN_S) == 42
+
+
+async def test_progress_reaches_the_store(app: OmniQ, tmp_path: Path) -> None:
+    async with working(app):
+        handle = await jobs.tells_progress.aenqueue(str(tmp_path / "go"))
+
+        async def told() -> bool:
+            return await handle.aprogress() == (3, 10)
+
+        await until(told, within_s=WITHIN_S)
+        (tmp_path / "go").touch()
+        assert await handle.aresult(timeout=WITHIN_S) == "seen"
+
+
+@pytest.mark.parametrize(
+    ("how", "says", "runs"),
+    [("error", "ValueError: boom", 2), ("exit", "SystemExit: 3", 2), ("retry", "Retry: ", 2)],
+)
+async def test_what_a_body_raises_follows_the_usual_rules(app: OmniQ, how: str, says: str, runs: int) -> None:
+    async with working(app):
+        handle = await jobs.fails.aenqueue(how)
+        with pytest.raises(TaskFailed, match=says) as failed:
+            await handle.aresult(timeout=WITHIN_S)
+        storage = await app.astorage()
+        task = await storage.get_task(handle.id)
+    assert failed.value.error is not None
+    assert task is not None
+    assert (task.epoch, task.losses) == (runs, 0)
+
+
+async def test_a_snooze_costs_nothing(app: OmniQ) -> None:
+    async with working(app):
+        handle = await jobs.fails.aenqueue("snooze")
+        assert await handle.aresult(timeout=WITHIN_S) is None
+        task = await (await app.astorage()).get_task(handle.id)
+    assert task is not None
+    assert (task.epoch, task.attempts) == (2, 0)
+
+
+async def test_a_result_that_cannot_be_stored_says_so(app: OmniQ) -> None:
+    async with working(app):
+        handle = await jobs.returns_a_lock.aenqueue()
+        with pytest.raises(TaskFailed) as failed:
+            await handle.aresult(timeout=WITHIN_S)
+    assert failed.value.error is not None
+    assert failed.value.error.kind == "unserializable"
+
+
+async def test_a_killed_process_costs_one_loss_and_the_task_runs_again_soon(
+    app: OmniQ, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    async with working(app):
+        handle = await jobs.dies.aenqueue(str(notes), 1)
+        assert await handle.aresult(timeout=WITHIN_S) == "survived"
+        storage = await app.astorage()
+        task, history = await storage.get_task(handle.id), await storage.history(handle.id)
+    assert task is not None
+    assert (task.epoch, task.losses, task.attempts) == (2, 1, 0)
+    assert [(run.outcome, str(run.error)) for run in history] == [
+        ("died", "WorkerDied: its process died: killed by SIGKILL")
+    ]
+    first, second = (float(line.split()[2]) for line in notes.read_text().splitlines())
+    assert second - first < 1.0
+
+
+async def test_who_always_kills_its_process_ends_as_poison(app: OmniQ, tmp_path: Path) -> None:
+    async with working(app):
+        handle = await jobs.dies.aenqueue(str(tmp_path / "notes"), 99)
+        with pytest.raises(TaskFailed, match="3 times") as failed:
+            await handle.aresult(timeout=WITHIN_S)
+    assert failed.value.error is not None
+    assert failed.value.error.kind == "poison"
+    assert len((tmp_path / "notes").read_text().splitlines()) == 3
+
+
+async def test_a_timeout_really_stops_it(app: OmniQ) -> None:
+    async with working(app, process_pool=None) as pool:
+        handle = await jobs.spins.aenqueue()
+        with pytest.raises(TaskFailed, match=r"timeout of 0\.3 s"):
+            await handle.aresult(timeout=WITHIN_S)
+        await until(lambda: pool._crew.free_processes == pool._crew._in_processes().capacity)
+        handle = await jobs.pid_of.aenqueue(1)
+        assert (await handle.aresult(timeout=WITHIN_S))[1] == 1
+
+
+async def test_a_cancel_interrupts_it_within_a_second(app: OmniQ, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    async with ProcessPool(1, 1) as processes, working(app, process_pool=processes):
+        handle = await jobs.sleeps_unless_told.aenqueue(str(notes))
+        await until(notes.exists, within_s=WITHIN_S)
+        cancelled_at = time.monotonic()
+        await handle.acancel()
+        with pytest.raises(TaskCancelled):
+            await handle.aresult(timeout=WITHIN_S)
+        assert time.monotonic() - cancelled_at < 3.0  # a second to know, and what the clean-up takes
+        assert await processes.workers.all_idle()
+    assert [line.split()[0] for line in notes.read_text().splitlines()] == ["BEGUN", "CLEANED"]
+
+
+async def test_a_stop_with_a_limit_gives_it_back_with_nothing_spent(app: OmniQ, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    async with app:
+        pool = app.async_worker()
+        await pool.start()
+        handle = await jobs.sleeps_unless_told.aenqueue(str(notes))
+        await until(notes.exists, within_s=WITHIN_S)
+        await pool.stop(timeout=0.1)
+        task = await (await app.astorage()).get_task(handle.id)
+    assert task is not None
+    assert (task.status, task.attempts, task.losses) == (TaskStatus.PENDING, 0, 0)
+
+
+async def test_no_more_is_claimed_than_processes_can_start(app: OmniQ) -> None:
+    options = {"concurrency": 50, "poll_interval": 60}  # looking now and then must not be what finds the next
+    async with ProcessPool(1, 2) as processes, working(app, process_pool=processes, **options):
+        handles = await app.aenqueue_many([jobs.naps.call(0.05) for _ in range(12)])
+        here = await app.aenqueue_many([jobs.stays_here.call(n) for n in range(40)])
+        storage = await app.astorage()
+        seen: set[int] = set()
+        while not all([await one.astatus() is TaskStatus.SUCCESS for one in handles]):
+            running = await storage.list_tasks(TaskFilter(status=TaskStatus.RUNNING, queue="cpu"))
+            seen.add(len(running))
+        assert seen - {0} and seen <= {0, 1, 2}
+        for n, one in enumerate(here):  # those who need no process did not wait for one
+            assert await one.aresult(timeout=WITHIN_S) == (os.getpid(), n)
+        assert processes.status().state == "running"
+
+
+async def test_a_pool_that_was_given_stays_open(app: OmniQ) -> None:
+    async with ProcessPool(1, 1) as processes:
+        async with working(app, process_pool=processes):
+            first = await (await jobs.pid_of.aenqueue(1)).aresult(timeout=WITHIN_S)
+        assert processes.status().state == "running"
+        async with working(app, process_pool=processes):
+            second = await (await jobs.pid_of.aenqueue(2)).aresult(timeout=WITHIN_S)
+    assert first[0] == second[0]
+
+
+async def test_a_queue_that_turns_out_to_need_processes_is_learned(app: OmniQ) -> None:
+    async with working(app, concurrency=50) as pool:
+        assert pool._scarce == {"cpu"}
+        handle = await jobs.beside_others.options(queue="surprise").aenqueue()
+        assert await handle.aresult(timeout=WITHIN_S) != os.getpid()
+        assert "surprise" in pool._scarce
+
+
+async def test_the_time_counts_from_when_it_begins(app: OmniQ) -> None:
+    """Four of 0.5 s each share one process: the last has waited as long as its timeout when it begins."""
+    patient = jobs.naps.options(timeout=1.5, max_retries=0, queue="unknown")
+    async with ProcessPool(1, 1) as processes, working(app, process_pool=processes):
+        handles = await app.aenqueue_many([patient.call(0.5) for _ in range(4)])
+        for handle in handles:
+            assert await handle.aresult(timeout=WITHIN_S) is None
+
+
+async def test_a_queue_that_is_shared_is_scarce_only_while_it_has_to_be(app: OmniQ) -> None:
+    async with working(app) as pool:
+        await (await jobs.beside_others.options(queue="shared").aenqueue()).aresult(timeout=WITHIN_S)
+        assert pool._scarce == {"cpu", "shared"}
+        await (await jobs.stays_here.options(queue="shared").aenqueue(1)).aresult(timeout=WITHIN_S)
+        assert pool._scarce == {"cpu"}
+
+
+def test_a_queue_where_others_wait_is_not_scarce_from_the_start() -> None:
+    q = OmniQ(MemoryStorage())
+    q.task(executor="process", name="a.b")(jobs.note)
+    q.task(executor="process", name="a.c", queue="cpu")(jobs.note)
+    assert q.async_worker()._scarce == {"default", "cpu"}
+    q.task(name="a.d")(jobs.note)
+    assert q.async_worker()._scarce == {"cpu"}
+
+
+async def test_a_pool_that_does_not_run_yet_is_started_and_ended(app: OmniQ) -> None:
+    processes = ProcessPool(0, 1)
+    async with working(app, process_pool=processes):
+        assert (await (await jobs.pid_of.aenqueue(1)).aresult(timeout=WITHIN_S))[1] == 1
+    assert processes.status().state == "closed"
+
+
+async def test_a_pool_of_another_loop_is_refused(app: OmniQ) -> None:
+    async with ProcessPool(0, 1) as processes:
+        worker = app.worker(process_pool=processes)
+        with pytest.raises(InvalidOption, match="another event loop"):
+            await asyncio.to_thread(worker.start)
+        assert not worker.running
+
+
+async def test_a_fault_of_the_pool_spends_nothing(app: OmniQ) -> None:
+    async with ProcessPool(0, 1) as processes, working(app, process_pool=processes):
+        await processes.shutdown()
+        # From a queue that is not known to need processes: from the others nothing is claimed now.
+        handle = await jobs.pid_of.options(queue="unknown").aenqueue(1)
+        storage = await app.astorage()
+
+        async def came_back() -> bool:
+            task = await storage.get_task(handle.id)
+            return task is not None and task.epoch > 0 and task.status is TaskStatus.PENDING
+
+        await until(came_back, within_s=WITHIN_S)
+        task = await storage.get_task(handle.id)
+    assert task is not None
+    assert (task.attempts, task.losses, task.suspicions) == (0, 0, 0)
+
+
+def test_only_modules_that_can_be_imported_are_imported_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = ModuleType("cell_1")
+    exec("def made_by_exec(): ...", cell.__dict__)
+    monkeypatch.setitem(sys.modules, "cell_1", cell)
+    q = OmniQ(MemoryStorage())
+    q.task(executor="process")(cell.made_by_exec)
+    q.task(executor="process", name="some.note")(jobs.note)
+    q.task(executor="process", name="some.lambda")(lambda: None)
+    assert Resolver(q._tasks, ()).modules == (jobs.__name__,)
+
+
+def test_an_application_travels_as_its_address(tmp_path: Path) -> None:
+    q = OmniQ(SQLiteStorage(tmp_path / "jobs.db"), result_ttl=7)
+    twin = pickle.loads(pickle.dumps(q))
+    assert isinstance(twin, OmniQ)
+    twin_storage, storage = twin.storage(), q.storage()
+    assert isinstance(twin_storage, SQLiteStorage)
+    assert isinstance(storage, SQLiteStorage)
+    assert (twin_storage.path, twin_storage.result_ttl_s) == (storage.path, 7)
+    with pytest.raises(UnserializableArgument, match="no address"):
+        pickle.dumps(OmniQ(MemoryStorage()))
+
+
+# --- suspects --------------------------------------------------------------------------------------
+
+
+async def test_a_suspect_runs_in_a_process_of_its_own(app: OmniQ) -> None:
+    async with app:
+        suspect = await jobs.stays_here.aenqueue(1)
+        storage = await app.astorage()
+        await storage.exchange((), Claim("dead", None, 1, 30.0, isolates=True))
+        assert await storage.release("dead") == 1
+        async with working(app):
+            innocent = await jobs.stays_here.aenqueue(2)
+            pid, value = await suspect.aresult(timeout=WITHIN_S)
+            assert pid != os.getpid()
+            assert value == 1
+            assert await innocent.aresult(timeout=WITHIN_S) == (os.getpid(), 2)
+
+
+async def test_what_no_process_could_find_runs_here(tmp_path: Path) -> None:
+    async with OmniQ(SQLiteStorage(tmp_path / "jobs.db")) as app:
+
+        @app.task(name="made.here")
+        async def made_here() -> int:
+            return os.getpid()
+
+        suspect = await made_here.aenqueue()
+        storage = await app.astorage()
+        await storage.exchange((), Claim("dead", None, 1, 30.0, isolates=True))
+        assert await storage.release("dead") == 1
+        async with working(app):
+            assert await suspect.aresult(timeout=WITHIN_S) == os.getpid()
+
+
+async def test_the_time_of_a_suspect_counts_from_when_it_begins(
+    app: OmniQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes_module, "SUSPECTS_AT_ONCE", 1)
+    patient = jobs.dozes.options(timeout=1.5, max_retries=0)
+    async with app:
+        handles = await app.aenqueue_many([patient.call(0.5) for _ in range(4)])
+        storage = await app.astorage()
+        await storage.exchange((), Claim("dead", None, 4, 30.0, isolates=True))
+        assert await storage.release("dead") == 4
+        async with working(app):
+            pids = {await handle.aresult(timeout=WITHIN_S) for handle in handles}
+    assert len(pids) == 4  # each in a process of its own
+    assert os.getpid() not in pids
+
+
+def test_who_cannot_run_everything_alone_counts_every_death(tmp_path: Path) -> None:
+    q = OmniQ(SQLiteStorage(tmp_path / "jobs.db"))
+    q.task(name="some.note")(jobs.note)
+    assert q.async_worker()._isolates
+    q.task(name="some.lambda")(lambda: None)
+    assert not q.async_worker()._isolates
+
+
+@pytest.mark.parametrize("executor", ["fork", "", None, 3])
+def test_an_executor_that_does_not_exist(executor: Any) -> None:
+    with pytest.raises(InvalidOption, match="'auto', 'thread' or 'process'"):
+        OmniQ(MemoryStorage()).task(executor=executor)(print)
+
+
+@pytest.mark.parametrize("pool", [3, "pool", asyncio])
+def test_something_that_is_no_process_pool(pool: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"omniq\.pool\.WorkerPool"):
+        AsyncWorkerPool(MemoryStorage(), process_pool=pool)

@@ -121,8 +121,8 @@ PROCESSES = [
     Mutant(
         "a pool that was given is closed",
         PARENT,
-        "        pools = [pool for pool in (self._own, self._alone) if pool is not None]",
-        "        pools = [pool for pool in (self._own, self._alone, self._given) if pool is not None]",
+        "        given = self._given if self._started_given else None\n",
+        "        given = self._given\n",
         (TASKS,),
         "stays_open",
     ),

@@ -302,7 +302,7 @@ class BaseStorage(ABC):
     async def resume_schedule(self, name: str) -> None:
         raise self._lacks("resume_schedule")
 
-    async def run_schedule(self, name: str) -> Enqueued:
+    async def run_schedule(self, name: str, task_id: str | None = None) -> Enqueued:
         """Make a task of the schedule's call now, beside its ticks, also while it is paused."""
         raise self._lacks("run_schedule")
 

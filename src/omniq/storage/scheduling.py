@@ -182,8 +182,8 @@ class EmbeddedSchedules(BatchedStorage):
     async def resume_schedule(self, name: str) -> None:
         await self._do(partial(resume, name))
 
-    async def run_schedule(self, name: str) -> Enqueued:
-        return await self._do(partial(run, name, new_id()))
+    async def run_schedule(self, name: str, task_id: str | None = None) -> Enqueued:
+        return await self._do(partial(run, name, task_id or new_id()))
 
     async def delete_schedule(self, name: str) -> None:
         await self._do(partial(delete, name))

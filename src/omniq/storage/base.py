@@ -28,6 +28,7 @@ from msgspec import Struct
 from omniq.clock import REAL_CLOCK, Clock
 from omniq.errors import CorruptRecord, InvalidOption, StoreUnavailable, Unsupported
 from omniq.logic.lifecycle import arrive
+from omniq.schedule import Fired, Schedule
 from omniq.serializer import Encoded, MsgpackSerializer, Serializer
 from omniq.task import (
     Action,
@@ -266,6 +267,50 @@ class BaseStorage(ABC):
     async def prune(self, limit: int = 1000) -> int:
         """Delete at most `limit` final tasks whose retention is over (T16)."""
         return 0
+
+    # --- the batched verbs: schedules ------------------------------------------------------------
+
+    async def save_schedule(self, schedule: Schedule) -> Schedule:
+        """Keep a schedule under its name, and return it as it is kept.
+
+        Saving again what is there changes nothing, so every process may do it when it starts. Other times
+        (`every`, `cron`, `tz`) count from now; another call, `catch_up` or `overlap` changes no tick. One
+        that is paused stays paused. A cron line that never fires is `InvalidOption`.
+        """
+        raise self._lacks("save_schedule")
+
+    async def schedules(self) -> list[Schedule]:
+        """All of them by name. One that cannot be read is reported and passed over."""
+        return []
+
+    async def fire_due(self, limit: int = 100) -> Fired:
+        """Make the tasks of at most `limit` schedules whose next tick has come by the store's clock.
+
+        Anybody may call this at any time, and many at once. A tick is one task, whose id is the schedule's
+        name, "@" and the tick (`nightly@2030-01-01T02:00:00Z`): where that id is known, or its unique key
+        held, no task is made. The tasks and the schedule's next tick are one atomic write, which happens
+        only if nobody changed the schedule meanwhile. What becomes of the tasks never stops a schedule.
+        Which ticks, after a downtime: `omniq.logic.schedule.advance`. One schedule that cannot be read, or
+        whose time zone is unknown here, is reported and passed over, and stops no other.
+        """
+        return Fired()
+
+    async def pause_schedule(self, name: str) -> None:
+        """No ticks until `resume_schedule`, which goes on with the next one. Unknown names: `NotFound`."""
+        raise self._lacks("pause_schedule")
+
+    async def resume_schedule(self, name: str) -> None:
+        raise self._lacks("resume_schedule")
+
+    async def run_schedule(self, name: str, task_id: str | None = None) -> Enqueued:
+        """Make a task of the schedule's call now, beside its ticks, also while it is paused."""
+        raise self._lacks("run_schedule")
+
+    async def delete_schedule(self, name: str) -> None:
+        """Forget a schedule; the tasks that it made stay. Unknown names: `NotFound`."""
+        raise self._lacks("delete_schedule")
+
+    # --- the batched verbs: workers --------------------------------------------------------------
 
     async def beat(self, worker: WorkerInfo) -> None:
         """Say that a worker lives, and what it does."""

@@ -12,6 +12,13 @@ SELECT * FROM {schema}.exchange(
     $9::float8, $10::text, $11::text[], $12::bigint, $13::float8, $14::text, $15::boolean, $16::text[], $17::bigint,
     $18::text[], $19::smallint[], $20::timestamptz[], $21::bigint[])
 
+-- name: settle_last
+-- In the transaction of a body: from here to its COMMIT the task is locked, so a client that is cut off in between
+-- is not waited for.
+SELECT missed, set_config('idle_in_transaction_session_timeout', '5000', true) FROM {schema}.exchange(
+    $1::text[], $2::bigint[], $3::smallint[], $4::bytea[], $5::float8[], $6::text[], $7::text[], $8::float8,
+    $9::float8, NULL, NULL, NULL, NULL, NULL, NULL, '{}', 0, '{}', '{}', '{}', '{}')
+
 -- name: renew
 SELECT id, epoch, cancel_requested, seq FROM {schema}.renew($1::text, $2::float8)
 

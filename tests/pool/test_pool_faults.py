@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from loguru import logger
 
-from omniq.errors import CallCancelled, CallFailed, PoolClosed, StartFailed, WorkerDied
+from omniq.errors import CallCancelled, CallFailed, PoolClosed, PoolNotRunning, StartFailed, WorkerDied
 from omniq.pool import WorkerPool
 from tests.pool import bodies
 from tests.pool.leftovers import Having, family, is_alive
@@ -31,6 +31,7 @@ from tests.pool.scripted import until
 ROOT = Path(__file__).parents[2]
 PAUSE_S = 0.005  # of a thread that is busy otherwise: the loop needs its turns, too
 PLENTY = 10_000  # of retries: a call may meet any number of kills
+HUNG_S = 30.0  # longer than the pauses between workers that keep dying add up to
 
 
 def pids(pool: WorkerPool) -> list[int]:
@@ -62,13 +63,15 @@ async def killing(pool: WorkerPool, every_s: float, chance: random.Random) -> As
 async def survive_kills(items: int, kills: int, every_s: float, seed: int) -> int:
     """Every item comes to the consumer once, in order, until there were enough kills; says how many items."""
     given = 0
-    async with WorkerPool(2, 2) as pool, killing(pool, every_s, random.Random(seed)) as killed:
+    # With what it needs imported beforehand, a worker does something before the next kill.
+    new = WorkerPool(2, 2, preload=[bodies.__name__])
+    async with new as pool, killing(pool, every_s, random.Random(seed)) as killed:
         while len(killed) < kills or given < items:
             results = pool.options(retries=PLENTY).map(bodies.double, range(items), chunksize=1 + given % 5)
             last = time.monotonic()
             for n in range(items):
                 assert await anext(results) == n * 2
-                assert time.monotonic() - last < 10, "it hung"
+                assert time.monotonic() - last < HUNG_S, "it hung"
                 last = time.monotonic()
             assert [value async for value in results] == []
             given += items
@@ -76,7 +79,7 @@ async def survive_kills(items: int, kills: int, every_s: float, seed: int) -> in
 
 
 async def test_d1_killed_workers_cost_no_item_and_no_order() -> None:
-    await survive_kills(items=200, kills=10, every_s=0.1, seed=1)
+    await survive_kills(items=200, kills=20, every_s=0.02, seed=1)
 
 
 async def test_d1_a_death_is_noticed_at_once(tmp_path: Path) -> None:
@@ -281,7 +284,7 @@ async def test_workers_that_cannot_live_leave_no_call_waiting_for_ever(tmp_path:
         begin = time.monotonic()
         with pytest.raises(WorkerDied):
             await call
-        assert time.monotonic() - begin < 45
+        assert time.monotonic() - begin < 20
         killing_them.cancel()
         await asyncio.wait([killing_them])
 
@@ -289,23 +292,31 @@ async def test_workers_that_cannot_live_leave_no_call_waiting_for_ever(tmp_path:
 # --- starts and ends that meet -------------------------------------------------------------------
 
 
+async def not_started(pool: WorkerPool, before: set[int], tasks: set[asyncio.Task[Any]]) -> None:
+    """Nothing is left of a start that was cancelled, and it can be tried again."""
+    assert (pool.status().state, pool.status().workers) == ("new", [])
+    assert (family(), asyncio.all_tasks()) == (before, tasks)
+    with pytest.raises(PoolNotRunning):
+        await pool.submit(bodies.double, 1)
+    async with pool, asyncio.timeout(20):
+        assert await pool.submit(bodies.double, 1) == 2
+
+
 async def test_a_cancelled_start_leaves_nothing_and_can_be_tried_again() -> None:
     """Cancelled while its first process is made, and a few moments later."""
-    for moments in range(4):
+    for moments in range(8):
         pool = WorkerPool(1, 1)
-        before = family()
+        before, tasks = family(), asyncio.all_tasks()
         starting = asyncio.ensure_future(pool.start())
         await until(lambda pool=pool: pool.status().workers, "a process is asked for")
         for _ in range(moments):
             await asyncio.sleep(0)
         starting.cancel()
         await asyncio.wait([starting])
-        # Cancelled in the very moment in which it was done, it runs.
-        if starting.cancelled() and pool.status().state != "running":
-            assert (pool.status().state, pool.status().workers) == ("new", [])
-            assert family() == before
-        async with pool, asyncio.timeout(5):
-            assert await pool.submit(bodies.double, 1) == 2
+        if starting.cancelled():
+            await not_started(pool, before, tasks)
+        else:
+            await pool.shutdown()
 
 
 async def test_a_shutdown_during_the_start_ends_it() -> None:

@@ -35,19 +35,29 @@ class Body(Struct, frozen=True):
 
 
 class ChildContext(Context):
-    """The context of a body in a process: what it says goes up to the worker."""
+    """The context of a body in a process: what it says goes up to the worker.
 
-    __slots__ = ()
+    It is bound to its call: a thread that outlives the body must not speak for the next one.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, body: Body) -> None:
+        super().__init__(body.task_id, body.attempt, body.epoch, self._tell)
+        self._call = child.current()
 
     @property
     def cancelled(self) -> bool:
-        running = child.current()
-        return running is not None and running.cancelled
+        return self._call is not None and self._call.cancelled
+
+    def _tell(self, _task_id: str, _epoch: int, done: float, total: float | None) -> None:
+        if self._call is not None:
+            self._call.note((done, total))
 
 
 def run(body: Body) -> Outcome:
     """Run it to its end. Only an interrupt by the pool goes through; everything else is an outcome."""
-    context = ChildContext(body.task_id, body.attempt, body.epoch, _tell)
+    context = ChildContext(body)
     try:
         current.set(context)
         func, args, kwargs = _call_of(body)
@@ -81,9 +91,3 @@ def _call_of(body: Body) -> tuple[Function, Sequence[Any], dict[str, Any]]:
 
 async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
-
-
-def _tell(_task_id: str, _epoch: int, done: float, total: float | None) -> None:
-    running = child.current()
-    if running is not None:
-        running.note((done, total))

@@ -267,6 +267,17 @@ GROWING = [
     ),
 ]
 
+NOTES = [
+    Mutant(
+        "a late note is the next call's, in the parent",
+        DISPATCHER,
+        " or call_id not in message.unreported:",
+        ":",
+        ("tests/pool/test_pool.py",),
+        "note",
+    ),
+]
+
 STARTING = [
     Mutant(
         "a start is over with its last step, whoever was cancelled then",
@@ -318,4 +329,4 @@ STARTING = [
     ),
 ]
 
-POOL = [*LOCKS, *QUEUE, *WORKFLOW, *GROWING, *STARTING]
+POOL = [*LOCKS, *QUEUE, *WORKFLOW, *GROWING, *NOTES, *STARTING]

@@ -22,8 +22,9 @@ from omniq.errors import (
     WorkerDied,
 )
 from omniq.pool import PoolStatus, WorkerPool
+from omniq.pool.calls import Returned
 from tests.pool import bodies
-from tests.pool.scripted import until
+from tests.pool.scripted import scripted, turns, until
 
 SOON_S = 10.0  # for what should take a moment, on a machine that is busy
 
@@ -132,6 +133,40 @@ async def test_notes_reach_their_listener() -> None:
             raise RuntimeError("no")
 
         assert await pool.options(on_note=broken).submit(bodies.tell_progress, 1) == "told"
+
+
+async def test_what_a_thread_of_an_earlier_call_says_reaches_nobody(tmp_path: Path) -> None:
+    notes: list[Any] = []
+    async with WorkerPool(1, 1) as pool:
+        hears = pool.options(on_note=notes.append)
+        await hears.submit(bodies.leave_a_thread_that_tells, str(tmp_path / "speak"))
+        assert await hears.submit(bodies.listen_for_a_thread, str(tmp_path / "speak")) == "heard"
+        assert notes == ["in time"]
+
+
+async def test_a_note_that_comes_after_its_call_has_ended_is_not_about_the_next() -> None:
+    notes: list[Any] = []
+    pool = await scripted(1, 1)
+    hears, child = pool.options(on_note=notes.append), pool.children[0]
+    for word in ("first", "second"):
+        call = asyncio.ensure_future(hears.submit(abs, -1))
+        await turns()
+        assert child.message is not None
+        child.events.note(child, child.message.id - 1, f"before the {word}")
+        child.events.note(child, child.message.id, word)
+        child.finish(1)
+        await call
+    results = hears.map(abs, range(3), chunksize=3)
+    first = asyncio.ensure_future(anext(results))
+    await turns()
+    child.report(Returned(0))
+    for nth, word in enumerate(("has ended", "third", "fourth", "is another one")):
+        child.events.note(child, child.message.id + nth, word)
+    child.finish(0)
+    assert await first == 0
+    assert notes == ["first", "second", "third", "fourth"]
+    await results.aclose()  # type: ignore[attr-defined]
+    await pool.ended()
 
 
 async def test_message_and_dispatch_are_submit_in_two_steps() -> None:

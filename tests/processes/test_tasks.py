@@ -83,6 +83,24 @@ async def test_progress_reaches_the_store(app: OmniQ, tmp_path: Path) -> None:
         assert await handle.aresult(timeout=WITHIN_S) == "seen"
 
 
+async def test_a_thread_that_outlives_its_task_does_not_speak_for_the_next(
+    app: OmniQ, tmp_path: Path
+) -> None:
+    file = tmp_path / "speak"
+    async with ProcessPool(1, 1) as processes, working(app, process_pool=processes):
+        await (await jobs.leaves_a_thread.aenqueue(str(file))).aresult(timeout=WITHIN_S)
+        handle = await jobs.lets_it_speak.aenqueue(str(file))
+        await until((tmp_path / "speak.spoken").exists, within_s=WITHIN_S)
+
+        async def told() -> bool:
+            return await handle.aprogress() is not None
+
+        await until(told, within_s=WITHIN_S)
+        assert await handle.aprogress() == (1, 2)
+        (tmp_path / "speak.end").touch()
+        await handle.aresult(timeout=WITHIN_S)
+
+
 @pytest.mark.parametrize(
     ("how", "says", "runs"),
     [("error", "ValueError: boom", 2), ("exit", "SystemExit: 3", 2), ("retry", "Retry: ", 2)],

@@ -140,7 +140,10 @@ class Dispatcher:
     async def _note(self, worker: PoolWorker, call_id: int, note: Any) -> None:
         async with worker.lock:
             message = worker.current_task
-        if isinstance(message, Message) and message.options.on_note is not None:
+            # A thread may outlive the call that started it, and what it says then is not about the next one.
+            if not isinstance(message, Message) or call_id not in message.unreported:
+                return
+        if message.options.on_note is not None:
             try:
                 message.options.on_note(note)
             except Exception as exc:  # somebody else's code: it must not take the pool with it

@@ -125,12 +125,18 @@ class Processes:
 
     async def run_task(self, flight: Flight) -> None:
         """For a task that asked for a process."""
-        flight.end(await self._run(flight, self._pool()))
+        flight.end(await self.outcome(flight))
 
     async def run_suspect(self, flight: Flight) -> None:
         """For any other task, because its last worker died."""
+        flight.end(await self.outcome_alone(flight))
+
+    async def outcome(self, flight: Flight) -> Outcome:
+        return await self._run(flight, self._pool())
+
+    async def outcome_alone(self, flight: Flight) -> Outcome:
         logger.info("runs alone: {task}, suspected of a death", task=one_line(flight.claim.id))
-        flight.end(await self._run(flight, self._isolation()))
+        return await self._run(flight, self._isolation())
 
     async def _run(self, flight: Flight, pool: WorkerPool) -> Outcome:
         try:

@@ -32,7 +32,7 @@ class Moving(FullCase):
 
     async def some_of_everything(self) -> dict[str, str]:
         """A task in every status that can move, by what it is."""
-        made = {}
+        made: dict[str, str] = {}
         for status in (TaskStatus.SUCCESS, TaskStatus.FAILED, TaskStatus.CANCELLED):
             made[status.value] = await self.end(status, headers={"who": "ann"})
         claimed = await self.start("again", max_retries=5)

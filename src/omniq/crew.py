@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from loguru import logger
 
 from omniq.clock import Clock
-from omniq.errors import CorruptRecord, UnknownTask, WorkerStuck
+from omniq.errors import CorruptRecord, StoreUnavailable, UnknownTask, Unsupported, WorkerStuck
 from omniq.executors import (
     CANCEL_GRACE_S,
     Deadlines,
@@ -31,17 +31,20 @@ from omniq.executors import (
 from omniq.logic.lifecycle import settle
 from omniq.logic.retry import RetryPolicy, unserved_delay_s
 from omniq.registry import Function, Resolver, Runnable, Unresolvable, runnable_of, with_context
-from omniq.running import Context
+from omniq.running import Begin, Context
 from omniq.serializer import Serializer
-from omniq.storage.base import Claimed
+from omniq.storage.base import Claimed, Transaction
 from omniq.task import (
     Action,
+    Answer,
     Failed,
     Held,
+    Interrupted,
     Outcome,
     Settlement,
     Snoozed,
     StoredTask,
+    Succeeded,
     Task,
     TaskError,
     one_line,
@@ -73,6 +76,7 @@ class Crew:
         settled: Callable[[Settlement], None],
         slot_freed: Callable[[], None],
         needs_process: Callable[[str], None],
+        begin: Begin | None = None,
     ) -> None:
         self._slots = slots
         self._resolver = resolver
@@ -87,6 +91,8 @@ class Crew:
         self._settled = settled
         self._slot_freed = slot_freed
         self._needs_process = needs_process  # told of every queue that a task for a process came from
+        self._begin = None if begin is None else self._only_here(begin)
+        self._concluding: set[asyncio.Task[None]] = set()
         self._random = random.random
         self._loop = asyncio.get_running_loop()
         self._flights: dict[str, Flight] = {}
@@ -136,9 +142,11 @@ class Crew:
 
     def start(self, task: Claimed) -> None:
         """Give a claimed task its slot and its body; what cannot run ends here."""
-        context = Context(task.id, task.attempts + 1, task.epoch, self._note_progress)
+        context = Context(task.id, task.attempts + 1, task.epoch, self._note_progress, self._begin)
         flight = Flight(task, context, self._landed, self._slot_left)
-        self._flights[task.id] = flight
+        before, self._flights[task.id] = self._flights.get(task.id), flight
+        if before is not None:
+            before.interrupt("lost")  # it was taken from us and handed to us again, before anybody noticed
         runnable = self._prepare(flight)
         if runnable is None:
             return
@@ -150,7 +158,7 @@ class Crew:
         )
         # In a process the time counts from when it begins there, so the pool watches it.
         if self._isolates and task.suspicions and self._in_processes().can_take(runnable):
-            flight.fly(self._loop, self._in_processes().run_suspect(flight))
+            flight.fly(self._loop, self._run_suspect(flight))
             return
         if runnable.kind == "process":
             self._needs_process(task.queue)
@@ -163,6 +171,14 @@ class Crew:
             flight.fly(self._loop, run_coroutine(flight, self._encode))
         else:
             self._threads.submit(flight)
+
+    async def _run_suspect(self, flight: Flight) -> None:
+        """In a process of its own, unless it turns out that it needs this one."""
+        if await self._in_processes().run_suspect(flight):
+            return
+        if flight.claim.timeout is not None:
+            self._deadlines.add(flight, flight.claim.timeout)
+        await run_coroutine(flight, self._encode)
 
     def _prepare(self, flight: Flight) -> Runnable | None:
         """Find the function and decode its arguments, or end the flight saying why not."""
@@ -207,6 +223,25 @@ class Crew:
     def _landed(self, flight: Flight, outcome: Outcome) -> None:
         """A run has ended: decide what becomes of its task. The slot is free when the store knows."""
         task = flight.claim
+        if (begun := flight.context.take_transaction()) is not None:
+            # Until it has ended the run is still in flight: it keeps its slot, and its lease is renewed.
+            concluding = self._loop.create_task(self._conclude(flight, outcome, begun))
+            self._concluding.add(concluding)
+            concluding.add_done_callback(self._concluding.discard)
+            return
+        self._leave(flight)
+        if flight.reason == "lost":
+            logger.warning(
+                "lost {task} epoch {epoch}: its lease is over", task=one_line(task.id), epoch=task.epoch
+            )
+            self._slot_freed()
+            return
+        settlement = settle(task, outcome, self._policy, self._random())
+        self._log(settlement)
+        self._settled(settlement)
+
+    def _leave(self, flight: Flight) -> None:
+        task = flight.claim
         if self._flights.get(task.id) is flight:
             del self._flights[task.id]
         if flight.deadline:
@@ -217,15 +252,48 @@ class Crew:
             self._stuck_since = self._clock.monotonic()
         else:
             self._in_process.discard(flight)
-        if flight.reason == "lost":
-            logger.warning(
-                "lost {task} epoch {epoch}: its lease is over", task=one_line(task.id), epoch=task.epoch
-            )
-            self._slot_freed()
+
+    # --- what a body wrote into the store's own database ------------------------------------------
+
+    def _only_here(self, begin: Begin) -> Begin:
+        async def begin_here() -> Transaction:
+            if asyncio.get_running_loop() is not self._loop:
+                raise Unsupported("ctx.transaction() needs the worker's own loop: an `async def` body")
+            return await begin()
+
+        return begin_here
+
+    async def _conclude(self, flight: Flight, outcome: Outcome, begun: asyncio.Task[Transaction]) -> None:
+        """The transaction that a body began ends with its run: committed by its success, else undone."""
+        if not begun.done():
+            begun.cancel()  # the body was cancelled while it waited for it
+        try:
+            transaction = await begun
+        except (Exception, asyncio.CancelledError) as exc:  # the body was told
+            away = isinstance(exc, StoreUnavailable) and isinstance(outcome, Failed)
+            self._landed(flight, Interrupted() if away else outcome)  # an outage costs no attempt
             return
-        settlement = settle(task, outcome, self._policy, self._random())
-        self._log(settlement)
-        self._settled(settlement)
+        if not isinstance(outcome, Succeeded) or flight.reason == "lost":
+            await transaction.undo()
+            self._landed(flight, outcome)
+            return
+        settlement = settle(flight.claim, outcome, self._policy, self._random())
+        try:
+            answer = await transaction.settle(settlement)
+        except StoreUnavailable as exc:
+            # If it was committed after all, giving back is stale and changes nothing; if not, it runs again.
+            name = one_line(flight.claim.id)
+            logger.warning("cannot tell whether {task} was committed: {why}", task=name, why=str(exc))
+            self._landed(flight, Interrupted())
+        except Exception as exc:  # such as a constraint that is checked at the commit
+            self._landed(flight, failure(exc))
+        else:
+            if answer is not Answer.HELD:
+                self._landed(flight, outcome)  # whose answer counts and logs it
+                return
+            self._leave(flight)
+            self._log(settlement)
+            self._slot_freed()
 
     def _slot_left(self, flight: Flight) -> None:
         self._strays.discard(flight)
@@ -271,8 +339,8 @@ class Crew:
     async def empty(self) -> None:
         """Wait a little for bodies that were given up: they should not go on beside their next run."""
         bodies = [flight.body for flight in self._flights.values() if flight.body is not None]
-        if bodies:
-            await asyncio.wait(bodies, timeout=CANCEL_GRACE_S)
+        if ending := {*bodies, *self._concluding}:
+            await asyncio.wait(ending, timeout=CANCEL_GRACE_S)
 
     @property
     def is_stuck(self) -> bool:

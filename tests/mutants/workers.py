@@ -347,8 +347,8 @@ WORKERS = [
     Mutant(
         "an application imports anything",
         "app.py",
-        "return pool.serve(Resolver(self._tasks, self._allow + allow), self.process_queues)",
-        "return pool.serve(Resolver(self._tasks, None), self.process_queues)",
+        "Resolver(self._tasks, self._allow + allow), ",
+        "Resolver(self._tasks, None), ",
         ("tests/worker/test_unserved.py",),
     ),
     Mutant(

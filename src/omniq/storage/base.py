@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from loguru import logger
 from msgspec import Struct
@@ -69,6 +70,27 @@ class Capabilities(Struct, frozen=True):
     joins: bool = False  # `conn=` joins the caller's own transaction
     durable: bool = False  # tasks outlive the process
     here: bool = False  # `enqueue_here`: it lives in this process, and a blocking caller needs no event loop
+    transacts: bool = False  # `begin`: what a body writes there and its success are one
+
+
+class Transaction(Protocol):
+    """A body's own transaction in the store's database, which the success of its task joins at the end."""
+
+    def block(self) -> AbstractAsyncContextManager[Any]:
+        """A connection. What an exception that leaves the block has written there is undone."""
+        ...
+
+    async def settle(self, settlement: Settlement) -> Answer:
+        """Settle and commit where the run is still held; otherwise undo everything.
+
+        `StoreUnavailable`: nobody knows whether it was committed; settling anything else tells, because it
+        is stale then. Any other exception is the database's about what the body wrote; nothing is kept.
+        """
+        ...
+
+    async def undo(self) -> None:
+        """Forget what was written. Never raises."""
+        ...
 
 
 class BaseStorage(ABC):
@@ -222,6 +244,10 @@ class BaseStorage(ABC):
         wish = Claim(worker, None if queues is None else tuple(queues), limit, lease, claim_id or new_id())
         _, claims = await self.exchange((), wish)
         return claims
+
+    async def begin(self) -> Transaction:
+        """A transaction for one run of a body, on a connection of its own."""
+        raise self._lacks("begin")
 
     async def renew(self, worker: str, lease: float, holding: Iterable[Held] = ()) -> Renewal:
         """Extend every lease of `worker` (T3) and say what it holds, what it lost, what to cancel."""

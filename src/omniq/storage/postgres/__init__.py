@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from loguru import logger
 
@@ -23,6 +23,7 @@ from omniq.storage.postgres.moving import PostgresMoving
 from omniq.storage.postgres.records import Row, can_be_kept
 from omniq.storage.postgres.schedules import PostgresSchedules
 from omniq.storage.postgres.schema import Statements, lock, migrations, newest, preamble, quoted, script, step
+from omniq.storage.postgres.transactions import BodyTransaction, Transactions
 from omniq.storage.postgres.waking import Listening, Results
 from omniq.task import (
     Answer,
@@ -48,6 +49,9 @@ from omniq.task import (
     shown,
 )
 
+if TYPE_CHECKING:
+    from omniq.storage.postgres.connections import Connection
+
 Durability = Literal["fsync", "relaxed"]
 NO_CLAIM: Final[tuple[Any, ...]] = (None, None, None, None, None, False, (), 0)
 NO_PLACES: Final[tuple[Sequence[Any], ...]] = ((), (), (), ())
@@ -63,7 +67,7 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        batched=True, leases=True, wakes=True, joins=True, durable=True
+        batched=True, leases=True, wakes=True, joins=True, durable=True, transacts=True
     )
     # A timer may ring a little before the server's clock shows the moment.
     late_s: ClassVar[float] = 0.002
@@ -107,6 +111,7 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
         connections = Connections(self._address)
         self._due, self._ended = Ring(), Ring()
         self._listening = Listening(self._address, connections.is_ours)
+        self._transactions = Transactions(self._address, self._settle_on)
         self._results = Results(self._ended, self.clock, self._look_for_ends)
         self._cursor = Cursor()
         self._look_again_at: float | None = None
@@ -132,6 +137,7 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
     async def _disconnect(self) -> None:
         await self._results.stop()
         await self._listening.stop()
+        await self._transactions.close()
         connections, self._connections = self._connections, None
         if connections is not None:
             await connections.close()
@@ -140,6 +146,7 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
         connections, self._connections = self._connections, None
         if connections is not None:
             self._listening.abandon()
+            self._transactions.abandon()
             connections.abandon()
 
     async def migrate(self) -> None:
@@ -293,6 +300,15 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
         if bad:
             await self._exchange(bad, None)
         return claims
+
+    async def begin(self) -> BodyTransaction:
+        await self.open()
+        return await self._transactions.begin()
+
+    async def _settle_on(self, conn: Connection, settlement: Settlement) -> Answer:
+        said = records.settle_arguments([settlement])
+        [row] = await conn.fetch(self._sql["settle_last"], *said, self.result_ttl_s, self.failed_ttl_s)
+        return _answers(row[0], [0])[0]
 
     async def renew(self, worker: str, lease: float, holding: Iterable[Held] = ()) -> Renewal:
         positive_seconds(lease, "lease")

@@ -134,6 +134,9 @@ class PostgresMoving(BatchedStorage):
         new = [one for one in parcel.tasks if one.task.id not in known]
         tasks = await self._held_back(ask, [one.task for one in new], now)
         placed = await ask("move_in", *records.move_arguments(tasks, self._kept_until))
+        ahead = [t.enqueued_at for t in tasks if t.enqueued_at is not None and t.enqueued_at > now]
+        if ahead:
+            await ask("enqueued_until", max(ahead))
         numbers = _pairs(placed)
         runs = [(numbers[one.task.id], run) for one in new for run in one.runs]
         await ask("move_runs_in", *records.run_arguments(runs))

@@ -12,6 +12,13 @@ SELECT * FROM {schema}.exchange(
     $9::float8, $10::text, $11::text[], $12::bigint, $13::float8, $14::text, $15::boolean, $16::text[], $17::bigint,
     $18::text[], $19::smallint[], $20::timestamptz[], $21::bigint[])
 
+-- name: settle_last
+-- In the transaction of a body: from here to its COMMIT the task is locked, so a client that is cut off in between
+-- is not waited for.
+SELECT missed, set_config('idle_in_transaction_session_timeout', '5000', true) FROM {schema}.exchange(
+    $1::text[], $2::bigint[], $3::smallint[], $4::bytea[], $5::float8[], $6::text[], $7::text[], $8::float8,
+    $9::float8, NULL, NULL, NULL, NULL, NULL, NULL, '{}', 0, '{}', '{}', '{}', '{}')
+
 -- name: renew
 SELECT id, epoch, cancel_requested, seq FROM {schema}.renew($1::text, $2::float8)
 
@@ -214,6 +221,10 @@ FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::text[], $6::sm
     WITH ORDINALITY AS v (c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20,
         c21, c22, c23, c24, c25, c26, c27, c28, c29, c30, n)
 ORDER BY v.n RETURNING id, seq
+
+-- name: enqueued_until
+-- Who moved in may have been enqueued by a clock that was ahead of ours.
+UPDATE {schema}.latest SET at = greatest(at, $1::timestamptz)
 
 -- name: move_runs_in
 INSERT INTO {schema}.run SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::timestamptz[],

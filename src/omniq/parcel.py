@@ -37,6 +37,7 @@ class TakenIn(Struct, frozen=True):
     known: int = 0  # tasks that were here already
     blocked: int = 0  # kept as CANCELLED, because another task here holds their unique key
     schedules: int = 0  # that were not here yet
+    returned: bool = False  # it came from here, and is back
 
 
 _encoder = msgspec.msgpack.Encoder()

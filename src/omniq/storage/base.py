@@ -368,7 +368,8 @@ class BaseStorage(ABC):
         Tasks keep id, epoch, attempts, losses, status, moments, result and history. An id that is known here
         with the same call is left as it is; with another call it is `IdConflict`. A waiting task whose unique
         key is held here is kept as CANCELLED, for people to decide. A schedule that is here already stays as
-        it is here. Limits do not apply.
+        it is here. Limits do not apply. Where the parcel was taken out of this very store, it is back
+        afterwards, and forgotten.
         """
         raise self._lacks("take_in")
 

@@ -102,6 +102,8 @@ def take_in(parcel: Parcel, rows: Rows) -> TakenIn:
     """Everything is looked at before anything is written."""
     if rows.has_receipt(parcel.id):
         return TakenIn()
+    known = rows.outgoing()
+    returned = known is not None and unpack(known).id == parcel.id
     now = rows.now()
     new = [one for one in parcel.tasks if not _is_known(one.task, rows)]
     schedules = [scheduling.unpack(record) for record in parcel.schedules]
@@ -112,7 +114,10 @@ def take_in(parcel: Parcel, rows: Rows) -> TakenIn:
         many_blocked += task is not one.task
         placed.append(replace(one, task=task))
     unknown = [one for one in schedules if rows.schedule(one.name) is None]
-    rows.keep_parcel(parcel.id, None)
+    if returned:
+        rows.drop_parcel(parcel.id)
+    else:
+        rows.keep_parcel(parcel.id, None)
     for one in placed:
         _insert(one, rows)
     for schedule in unknown:
@@ -124,7 +129,7 @@ def take_in(parcel: Parcel, rows: Rows) -> TakenIn:
         if queue not in known_limits:
             rows.put_limit(queue, most)
     rows.rang_due = rows.rang_result = True
-    return TakenIn(len(placed), len(parcel.tasks) - len(placed), many_blocked, len(unknown))
+    return TakenIn(len(placed), len(parcel.tasks) - len(placed), many_blocked, len(unknown), returned)
 
 
 def _is_known(task: StoredTask, rows: Rows) -> bool:

@@ -123,7 +123,8 @@ class PostgresMoving(BatchedStorage):
         return [Moved(task, of_task.get(task.seq, [])) for task in tasks]
 
     async def _take_in(self, ask: Ask, parcel: Parcel) -> TakenIn:
-        if not await ask("keep_parcel", parcel.id, None):
+        returned = bool(await ask("drop_parcel", parcel.id))
+        if not returned and not await ask("keep_parcel", parcel.id, None):
             return TakenIn()
         [(now,)] = await ask("clock")
         ids = [one.task.id for one in parcel.tasks]
@@ -146,7 +147,7 @@ class PostgresMoving(BatchedStorage):
         schedules = await self._schedules_in(ask, parcel.schedules)
         await ask("ring", self._sql.due_channel, self._sql.result_channel)
         many_blocked = sum(task is not one.task for task, one in zip(tasks, new, strict=True))
-        return TakenIn(len(new), len(known), many_blocked, schedules)
+        return TakenIn(len(new), len(known), many_blocked, schedules, returned)
 
     async def _held_back(self, ask: Ask, tasks: list[StoredTask], now: datetime) -> list[StoredTask]:
         keys = [task.unique_key for task in tasks if task.unique_key and not task.status.final]

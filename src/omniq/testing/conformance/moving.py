@@ -258,6 +258,20 @@ class Moving(FullCase):
         assert await self.store.get_task(task_id) is None
         await other.close()
 
+    async def test_a_parcel_that_is_taken_in_where_it_came_from_is_back(self) -> None:
+        ids = await self.some_of_everything()
+        await self.store.save_schedule(Schedule(name="tidy", call=Task(JOB), every=self.tick_s))
+        before = await self.seen(self.store, ids)
+        parcel = await self.parcel()
+        for _ in range(2):
+            back = await (await self.another()).take_in(parcel)
+            assert back == TakenIn(tasks=len(ids), schedules=1, returned=True)
+            assert await self.seen(self.store, ids) == before
+            parcel = await self.parcel()
+        await self.store.take_in(parcel)
+        await self.store.drop_parcel(parcel.id)
+        assert await self.seen(self.store, ids) == before
+
     async def test_only_parcels_are_taken_in(self) -> None:
         for wrong in (None, b"", "parcel", 5):
             with pytest.raises(InvalidOption, match="take_out"):

@@ -196,7 +196,7 @@ DELETE FROM {schema}.paused WHERE queue = ANY ($3::text[])
 INSERT INTO {schema}.parcel VALUES ($1::text, {schema}.clock(), $2::bytea) ON CONFLICT DO NOTHING RETURNING true
 
 -- name: drop_parcel
-DELETE FROM {schema}.parcel WHERE id = $1::text AND body IS NOT NULL
+DELETE FROM {schema}.parcel WHERE id = $1::text AND body IS NOT NULL RETURNING true
 
 -- name: known_digests
 SELECT id, digest FROM {schema}.task WHERE id = ANY ($1::text[])

@@ -88,7 +88,7 @@ def fresh_schema(dsn: str, *, virtual: bool = False) -> Iterator[str]:
         asyncio.run(drop_schema(dsn, name))
 
 
-TABLES = ("task", "run", "queue", "paused", "gone", "worker", "ear")
+TABLES = ("task", "run", "queue", "paused", "gone", "worker", "ear", "tally")
 
 
 async def empty_schema(dsn: str, name: str) -> None:

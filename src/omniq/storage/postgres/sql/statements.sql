@@ -69,30 +69,36 @@ SELECT info, seen_at FROM {schema}.worker ORDER BY seen_at DESC, id
 -- name: get
 SELECT {task} FROM {schema}.task t WHERE t.id = $1::text
 
--- name: list
-SELECT {task} FROM {schema}.task t
-WHERE ($1::smallint IS NULL OR t.status = $1) AND ($2::text IS NULL OR t.queue = $2)
-    AND ($3::text IS NULL OR t.func_path = $3) AND ($4::text IS NULL OR t.unique_key = $4)
-    AND ($5::timestamptz IS NULL OR t.finished_at < $5) AND ($6::bigint IS NULL OR t.seq < $6)
-ORDER BY t.seq DESC LIMIT $7::bigint
+-- name: page
+SELECT p.behind, {task} FROM {schema}.page(
+    $1::smallint, $2::text, $3::text, $4::text, $5::text, $6::text, $7::timestamptz, $8::timestamptz, $9::timestamptz,
+    $10::timestamptz, $11::text, $12::bigint, $13::bigint, $14::bigint) p CROSS JOIN LATERAL (SELECT (p.hit).*) t
 
--- name: seq_of
-SELECT t.seq FROM {schema}.task t WHERE t.id = $1::text
+-- name: is_there
+SELECT true FROM {schema}.task t WHERE t.id = $1::text
 
 -- name: history
 SELECT r.epoch, r.owner, r.started_at, r.finished_at, r.outcome, r.error FROM {schema}.run r
 WHERE r.seq = (SELECT t.seq FROM {schema}.task t WHERE t.id = $1::text) ORDER BY r.epoch
 
--- name: counts
-SELECT t.queue, t.status, count(*) FROM {schema}.task t GROUP BY t.queue, t.status
+-- name: tallies
+SELECT t.queue, t.minute, sum(t.pending)::bigint, sum(t.running)::bigint, sum(t.success)::bigint, sum(t.failed)::bigint,
+    sum(t.cancelled)::bigint, sum(t.enqueued)::bigint, sum(t.succeeded)::bigint, sum(t.given_up)::bigint,
+    sum(t.stopped)::bigint, sum(t.retried)::bigint, sum(t.lost)::bigint
+FROM {schema}.tally t GROUP BY t.queue, t.minute
 
--- name: rates
-SELECT count(*) FILTER (WHERE t.enqueued_at > $1::timestamptz),
-    count(*) FILTER (WHERE t.status = 2 AND t.finished_at > $1),
-    count(*) FILTER (WHERE t.status = 3 AND t.finished_at > $1),
-    count(*) FILTER (WHERE t.status = 4 AND t.finished_at > $1),
-    extract(epoch FROM {schema}.clock() - $1)::float8
-FROM {schema}.task t
+-- name: fold
+SELECT {schema}.fold_tallies($1::bigint)
+
+-- name: heads
+SELECT queue, rank, id, func_path, due FROM {schema}.heads()
+
+-- name: ahead
+SELECT {schema}.ahead($1::text, $2::bigint)
+
+-- name: timings
+SELECT t.queue, extract(epoch FROM t.started_at - t.due)::float8, extract(epoch FROM t.finished_at - t.started_at)::float8
+FROM {schema}.task t WHERE t.status >= 2 AND t.status = 2 ORDER BY t.prune_at DESC LIMIT $1::bigint
 
 -- name: unended
 SELECT {schema}.unended($1::text[])
@@ -122,7 +128,13 @@ SELECT w.what FROM (
     UNION ALL SELECT t.id || ' waits in a queue that nobody knows' FROM {schema}.task t
         WHERE t.status < 2 AND NOT EXISTS (SELECT FROM {schema}.queue k WHERE k.name = t.queue)
     UNION ALL SELECT r.seq || ' has a history but is no task' FROM {schema}.run r
-        WHERE NOT EXISTS (SELECT FROM {schema}.task t WHERE t.seq = r.seq)) w
+        WHERE NOT EXISTS (SELECT FROM {schema}.task t WHERE t.seq = r.seq)
+    UNION ALL SELECT format('queue %s counts %s of status %s too many', c.queue, c.many, c.status) FROM (
+        SELECT x.queue, x.status, sum(x.many) AS many FROM (
+            SELECT t.queue, t.status, -1 AS many FROM {schema}.task t
+            UNION ALL SELECT t.queue, n.status, n.many FROM {schema}.tally t CROSS JOIN LATERAL (
+                VALUES (0, t.pending), (1, t.running), (2, t.success), (3, t.failed), (4, t.cancelled)) n (status, many)
+            ) x GROUP BY x.queue, x.status) c WHERE c.many <> 0) w
 LIMIT 1000
 
 -- name: version

@@ -49,8 +49,18 @@ class Crew(Protocol):
 class ProcessCrew:
     """Workers are children of a template process; results come through an arena."""
 
-    def __init__(self, arena_bytes: int, preload: Sequence[str], init: Callable[[], Any] | None) -> None:
+    def __init__(
+        self,
+        arena_bytes: int,
+        preload: Sequence[str],
+        init: Callable[[], Any] | None,
+        *,
+        preload_required: bool = True,
+        read_only: bool = True,
+    ) -> None:
         self._arena_bytes = arena_bytes
+        self._preload_required = preload_required
+        self._read_only = read_only
         self._preload = tuple(preload)
         self._prepare = calls.encode(0, inside.prepare, (init,))
         self._arena: ReservedArena | None = None
@@ -71,7 +81,12 @@ class ProcessCrew:
 
     async def start(self) -> None:
         self._arena = ReservedArena(self._arena_bytes)
-        self._template = Template(preload=self._preload, arena=self._arena, read_only=True)
+        self._template = Template(
+            preload=self._preload,
+            preload_required=self._preload_required,
+            arena=self._arena,
+            read_only=self._read_only,
+        )
         await self._template.start()
 
     async def hire(self, events: Events) -> Child:

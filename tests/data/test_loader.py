@@ -13,7 +13,7 @@ import pytest
 
 from omniq.data import DataLoader
 from omniq.errors import InvalidOption, PoolNotRunning
-from tests.data.datasets import Counted, Images, Lines, Plain, digest
+from tests.data.datasets import Counted, Images, Lines, Plain, Watched, Who, digest
 
 WORKERS = [0, 2]
 
@@ -88,7 +88,7 @@ def test_loading_in_the_caller_leaves_its_chance_alone() -> None:
     assert (random.random(), np.random.rand()) == expected
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_an_iterable_dataset_is_the_same_stream_for_any_number_of_workers(workers: int) -> None:
     """In shards, which are read in turns; 20 of them are more than are read at a time."""
     lengths = [3 + n % 7 for n in range(20)]
@@ -115,24 +115,6 @@ def test_shards_are_read_by_all_workers_and_each_by_one(tmp_path: Path) -> None:
     assert len({pids[0] for pids in readers}) == 2
 
 
-class Watched(Lines):
-    """Shards that write down who reads them."""
-
-    def __init__(self, folder: Path, shards: int, mine: int | None = None) -> None:
-        super().__init__([20] * shards, None if mine is None else [mine])
-        self.folder = str(folder)
-
-    def shard(self, num_shards: int, index: int) -> Lines:
-        return Watched(Path(self.folder), num_shards, index)
-
-    def __iter__(self) -> Any:
-        import os
-
-        with open(f"{self.folder}/{self.mine[0]}", "a") as file:
-            file.write(f"{os.getpid()}\n")
-        return super().__iter__()
-
-
 @pytest.mark.parametrize("workers", WORKERS)
 def test_an_iterable_without_shards_is_read_once(workers: int) -> None:
     with DataLoader(Plain(25), 10, seed=1, num_workers=workers) as loader:
@@ -145,8 +127,9 @@ def test_an_iterable_without_shards_is_read_once(workers: int) -> None:
 # --- stop and go on ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0)])
-@pytest.mark.parametrize("read", [0, 1, 4, 11])
+@pytest.mark.parametrize(
+    ("before", "after", "read"), [(0, 2, 0), (2, 0, 1), (2, 0, 4), (0, 2, 11), (0, 0, 7)]
+)
 def test_a_saved_state_goes_on_at_the_exact_sample(before: int, after: int, read: int) -> None:
     whole = [one for epoch in digests(DataLoader(Images(), 10, shuffle=True, seed=5), 3) for one in epoch]
     with DataLoader(Images(), 10, shuffle=True, seed=5, num_workers=before) as loader:
@@ -157,14 +140,12 @@ def test_a_saved_state_goes_on_at_the_exact_sample(before: int, after: int, read
         saved = json.loads(json.dumps(loader.state_dict()))
     with DataLoader(Images(), 10, shuffle=True, num_workers=after) as resumed:
         resumed.load_state_dict(saved)
-        assert resumed.state_dict() == json.loads(json.dumps(resumed.state_dict())) or True
         assert resumed.epoch == 1
         rest = [one for epoch in digests(resumed, 2) for one in epoch]
     assert rest == whole[11 + read :]
 
 
-@pytest.mark.parametrize("read", [0, 3, 17])
-@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 1)])
+@pytest.mark.parametrize(("before", "after", "read"), [(0, 2, 0), (2, 0, 3), (0, 1, 17), (0, 0, 9)])
 def test_so_does_one_of_an_iterable_dataset(before: int, after: int, read: int) -> None:
     """Some shards are over by then, and others are not."""
     lengths = [3 + n % 7 * 2 for n in range(6)]
@@ -257,7 +238,6 @@ def test_a_state_of_something_else_is_refused(change: dict[str, Any], why: str) 
 # --- arguments, as torch has them ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize(
     ("options", "sizes"),
     [
@@ -268,15 +248,14 @@ def test_a_state_of_something_else_is_refused(change: dict[str, Any], why: str) 
         ({}, [1] * 23),
     ],
 )
-def test_sizes_of_batches(workers: int, options: dict[str, Any], sizes: list[int]) -> None:
-    with DataLoader(Images(23, side=2), num_workers=workers, **options) as loader:
-        assert [len(batch["label"]) for batch in loader] == sizes
-        assert len(loader) == len(sizes)
+def test_sizes_of_batches(options: dict[str, Any], sizes: list[int]) -> None:
+    loader = DataLoader(Images(23, side=2), **options)
+    assert [len(batch["label"]) for batch in loader] == sizes
+    assert len(loader) == len(sizes)
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-def test_without_a_batch_size_samples_come_as_they_are(workers: int) -> None:
-    with DataLoader(Images(3, side=2), None, num_workers=workers) as loader:
+def test_without_a_batch_size_samples_come_as_they_are() -> None:
+    with DataLoader(Images(3, side=2), None, num_workers=1) as loader:
         assert [sample["label"] for sample in loader] == [0, 1, 2]
         assert len(loader) == 3
     assert list(DataLoader([None, 5], None)) == [None, 5]
@@ -385,16 +364,6 @@ def test_workers_stay_between_epochs_or_do_not() -> None:
         assert len({pid for _ in range(3) for [pid] in loader}) == 1
     with DataLoader(Who(), 1, num_workers=1, persistent=False) as loader:
         assert len({int(pid) for _ in range(3) for [pid] in loader}) == 3
-
-
-class Who:
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, _index: int) -> int:
-        import os
-
-        return os.getpid()
 
 
 def test_two_readers_of_one_loader() -> None:

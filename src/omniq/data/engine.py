@@ -355,6 +355,10 @@ class Engine:
             self._usual_s = took_s if usual_s is None else REMEMBERED * usual_s + (1 - REMEMBERED) * took_s
         self.feed()
 
+    async def grow(self, arena_bytes: int) -> None:
+        self._arena_bytes = max(self._arena_bytes, self._crew.grow(arena_bytes))
+        self.feed()
+
     # --- time ------------------------------------------------------------------------------------
 
     async def _watch(self, timeout_s: float) -> None:

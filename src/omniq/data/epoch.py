@@ -12,6 +12,7 @@ from loguru import logger
 from omniq.data.loader_pool import LoaderPool
 from omniq.data.position import Position
 from omniq.data.producers import Producer
+from omniq.data.sealed import sealed
 from omniq.data.source import Loaded
 from omniq.data.statistics import Statistics
 from omniq.errors import PoolNotRunning
@@ -80,6 +81,7 @@ class Epoch(Iterator[Any]):
         shows_progress: bool,
         pool: LoaderPool | None,
         closes_pool: bool,
+        ahead: int,
     ) -> None:
         self._producer = producer
         self._cursor = cursor
@@ -90,6 +92,8 @@ class Epoch(Iterator[Any]):
         self._pool = pool
         self._restarts_before = 0 if pool is None else pool.restarts
         self._closes_pool = closes_pool
+        self._ahead = ahead
+        self._has_room = pool is None
         self._is_over = False
 
     def __iter__(self) -> Self:
@@ -109,6 +113,9 @@ class Epoch(Iterator[Any]):
             self._note(began_at)
             raise
         self._note(began_at)
+        if not self._has_room and self._pool is not None:
+            self._has_room = True
+            self._pool.make_room(sealed(loaded.batch)[1], self._ahead)
         return loaded.batch if self._convert is None else self._convert(loaded.batch)
 
     def _loaded(self) -> Loaded:

@@ -126,6 +126,7 @@ class DataLoader:
             shows_progress=options.progress,
             pool=runner if isinstance(runner, LoaderPool) else None,
             closes_pool=not options.persistent,
+            ahead=self._ahead,
         )
         self._next, self._cursor = begin.next_epoch(), cursor
         return epoch
@@ -134,7 +135,7 @@ class DataLoader:
         options = self._options
         self._runs += 1
         if not options.is_iterable:
-            results = partial(runner.run, "fetch", ahead=options.prefetch * max(1, options.num_workers))
+            results = partial(runner.run, "fetch", ahead=self._ahead)
             return Keyed(results, self._sampling().jobs(self._seed, begin), begin)
         lanes = lanes_in(self.dataset)
         if not begin.lanes:
@@ -142,6 +143,10 @@ class DataLoader:
         ahead = max(1, -(-options.prefetch * min(lanes, max(1, options.num_workers)) // lanes))
         results = partial(runner.run, "read", ahead=ahead, sticky=True)
         return InLanes(results, self._seed, self._runs, options.batch_size or 1, begin)
+
+    @property
+    def _ahead(self) -> int:
+        return self._options.prefetch * max(1, self._options.num_workers)
 
     def _sampling(self) -> Sampling:
         options = self._options

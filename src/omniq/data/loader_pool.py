@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol
 
 from omniq.data import source
 from omniq.data.crew import Crew, ProcessCrew
+from omniq.data.feeding import wanted_arena_bytes
 from omniq.data.mapping import Mapped
 from omniq.data.options import Options
 from omniq.data.sealed import sealed
@@ -16,8 +17,11 @@ from omniq.data.seeding import own_chance_kept
 from omniq.data.sharing import SharedMemory
 from omniq.data.source import Loaded, Source
 from omniq.data.worker_pool import WorkerPool
+from omniq.pool.arena import default_limit_bytes
 
 Verb = Literal["fetch", "read"]
+FIRST_ARENA_BYTES: Final = 64 * 1024**2
+MOST_SHARE: Final = 2  # times an eighth of the machine's memory
 # A script's own names are in no module that another process could import.
 NOT_IMPORTED: Final = ("__main__", "__mp_main__", "builtins")
 
@@ -58,6 +62,7 @@ class LoaderPool(WorkerPool):
             num_workers,
             on_error="raise",
             init=partial(source.install, self._memory.shared.load),
+            arena=min(FIRST_ARENA_BYTES, default_limit_bytes()),
             preload=("numpy", "omniq.data.source", *found.modules()),
         )
 
@@ -73,7 +78,15 @@ class LoaderPool(WorkerPool):
             options.init,
             preload_required=False,
             read_only=not self._writable,
+            most_arena_bytes=MOST_SHARE * default_limit_bytes(),
         )
+
+    def make_room(self, batch_bytes: int, ahead: int) -> None:
+        """How large batches are is known by the first one: make the arena as large as it should be."""
+        engine, thread = self._engine, self._thread
+        wanted = wanted_arena_bytes(batch_bytes, ahead)
+        if wanted > self._options.arena_bytes and engine is not None and thread is not None:
+            thread.submit(engine.grow(wanted)).result()
 
     def run(self, verb: Verb, jobs: Iterable[Any], *, ahead: int, sticky: bool = False) -> Iterator[Loaded]:
         function: Any = source.fetch if verb == "fetch" else source.read

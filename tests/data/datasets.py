@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -94,6 +95,16 @@ class Who:
         if index > 2:
             raise IndexError(index)
         return os.getpid()
+
+
+class Modules:
+    """Says whether torch is imported where it is loaded."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        return int("torch" in sys.modules)
 
 
 class Plain:

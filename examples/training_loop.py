@@ -1,4 +1,4 @@
-"""A training loop on omniq.data.DataLoader: two workers, stopped in the middle, and gone on at the exact sample.
+"""A training loop on omniq.data.DataLoader: two workers, stopped in the middle, gone on at the exact sample.
 
     python examples/training_loop.py
 

@@ -97,6 +97,20 @@ class Who:
         return os.getpid()
 
 
+class Who4:
+    """Four shards without an end. Each sample says who reads it."""
+
+    num_shards = 4
+
+    def shard(self, num_shards: int, index: int) -> Who4:
+        return self
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            time.sleep(0.002)
+            yield os.getpid()
+
+
 class Modules:
     """Says whether torch is imported where it is loaded."""
 

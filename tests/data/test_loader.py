@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from omniq.data import DataLoader
+from omniq.data.source import LaneJob, Source
 from omniq.errors import InvalidOption, PoolNotRunning
 from tests.data.datasets import Counted, Images, Lines, Plain, Watched, Who, digest
 
@@ -112,7 +113,24 @@ def test_shards_are_read_by_all_workers_and_each_by_one(tmp_path: Path) -> None:
         assert len(list(loader)) == 4 * 4
     readers = [path.read_text().split() for path in sorted(tmp_path.iterdir())]
     assert all(len(set(pids)) == 1 for pids in readers), "nothing is read twice"
-    assert len({pids[0] for pids in readers}) == 2
+    pids = [pids[0] for pids in readers]
+    assert sorted(pids.count(pid) for pid in set(pids)) == [2, 2]
+
+
+def test_any_reader_gives_the_same_samples() -> None:
+    """Whether it stands at the place, before it, behind it, or is new."""
+
+    def job(position: int) -> LaneJob:
+        return LaneJob(seed=1, epoch=0, run=1, lane=1, lanes=2, position=position, size=3)
+
+    def new() -> Source:
+        return Source(Lines([9, 11]), None, is_batched=True, skips_errors=False, drop_last=False)
+
+    one = new()
+    in_order = {position: digest(one.read(job(position)).batch) for position in (0, 3, 6, 9)}
+    one = new()
+    for position in (6, 0, 9, 3, 6, 6):
+        assert digest(one.read(job(position)).batch) == in_order[position]
 
 
 @pytest.mark.parametrize("workers", WORKERS)

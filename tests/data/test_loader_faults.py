@@ -27,6 +27,7 @@ from tests.data.datasets import (
     Lines,
     OnDevice,
     Plain,
+    Who4,
     digest,
 )
 from tests.data.killing import killing
@@ -249,6 +250,17 @@ START = {"epoch": 0, "samples": 0, "batches": 0, "lanes": [], "turn": 0}
 @pytest.mark.parametrize("kind", list(STREAMS))
 def test_d19_the_stream_is_the_same_with_kills(kind: str) -> None:
     same_with_kills(kind, kills=3, every_s=0.15)
+
+
+def test_a_worker_that_replaces_another_gets_its_part_of_the_shards() -> None:
+    with DataLoader(Who4(), 1, num_workers=2, prefetch=1) as loader:
+        iterator = iter(loader)
+        before = {int(next(iterator)[0]) for _ in range(8)}
+        assert len(before) == 2
+        os.kill(victim := min(before), signal.SIGKILL)
+        ends_at = time.monotonic() + 20
+        while len(found := {int(next(iterator)[0]) for _ in range(12)} - {victim}) < 2:
+            assert time.monotonic() < ends_at, f"only {found} read on"
 
 
 # --- ends ----------------------------------------------------------------------------------------

@@ -176,6 +176,7 @@ class Engine:
         is_complete = sum(one.is_ready for one in self.workers) == self._num_workers
         if is_complete and self._starting is not None and not self._starting.done():
             self._starting.set_result(None)
+        self._share_with(worker)
         self.feed()
 
     def not_prepared(self, worker: Worker, exc: Exception) -> None:
@@ -289,20 +290,32 @@ class Engine:
         """The one living worker that a sticky stream goes to."""
         return next((worker for worker in self.workers if stream in worker.streams), None)
 
-    def _may_run(self, stream: Stream) -> bool:
-        owner = self._owner(stream) if stream.is_sticky else None
-        return owner is None or self._has_place(owner)
-
-    def _worker_for(self, stream: Stream) -> Worker | None:
-        if stream.is_sticky and (owner := self._owner(stream)) is not None:
-            return owner if self._has_place(owner) else None
-        free = [worker for worker in self.workers if self._has_place(worker)]
-        if not stream.is_sticky:
-            return min(free, key=lambda worker: len(worker.sent), default=None)
-        found = min(free, key=lambda worker: len(worker.streams), default=None)
+    def _assign(self, stream: Stream) -> Worker | None:
+        ready = [worker for worker in self.workers if worker.is_ready]
+        found = min(ready, key=lambda worker: len(worker.streams), default=None)
         if found is not None:
             found.streams.add(stream)
         return found
+
+    def _share_with(self, worker: Worker) -> None:
+        """A worker that is new takes its part of the sticky streams from the others."""
+        while (most := max(self.workers, key=lambda one: len(one.streams))) is not worker:
+            if len(most.streams) - len(worker.streams) < 2:
+                return
+            worker.streams.add(most.streams.pop())
+
+    def _may_run(self, stream: Stream) -> bool:
+        """A sticky stream waits for its worker, others only for any."""
+        if not stream.is_sticky:
+            return True
+        owner = self._owner(stream) or self._assign(stream)
+        return owner is not None and self._has_place(owner)
+
+    def _worker_for(self, stream: Stream) -> Worker | None:
+        if stream.is_sticky:
+            return self._owner(stream)
+        free = [worker for worker in self.workers if self._has_place(worker)]
+        return min(free, key=lambda worker: len(worker.sent), default=None)
 
     def _take_from_busy(self) -> bool:
         """Somebody is idle: let him have what waits behind a call that takes longer than it should."""

@@ -1,7 +1,7 @@
 """Servers and machines that go away under load: a few times in `make test`, many times in `make soak`.
 
-Judged by the ledger that producers and bodies write: nothing lost, nothing stuck, nothing FAILED, no run beside
-another within a lease. In the long runs, which have the machine for themselves, work must also go on within
+Judged by the ledger that producers and bodies write: nothing lost, nothing stuck, nothing FAILED, no run
+beside another within a lease. In the long runs, which have the machine for themselves, work must also go on within
 seconds of each repair.
 """
 
@@ -123,7 +123,7 @@ async def test_f5_thirty_cycles_of_every_fault_of_the_network(tmp_path: Path, cl
     async with proxied(cluster.dsn) as network:
         with Site(tmp_path, cluster.dsn, "omniq") as site:
             worker = site.on_postgres(network.dsn)
-            worker.line("READY")
+            await asyncio.to_thread(worker.line, "READY")
             async with site.storage() as store:
                 async with site.steady(store):
                     for number in range(30):
@@ -165,7 +165,7 @@ async def test_a_machine_that_disappears_loses_nothing(
             survivor.line("READY")
             for _ in range(times):
                 gone = site.on_postgres(network.dsn)
-                gone.line("READY")
+                await asyncio.to_thread(gone.line, "READY")  # the network lives on this loop
                 task_id = await site.put(store, "until_file", str(tmp_path / "go"))
                 await eventually(lambda one=task_id: _began(site, one), "it has begun")  # type: ignore[misc]
                 network.silence()

@@ -1,8 +1,8 @@
 """Servers and machines that go away under load: a few times in `make test`, many times in `make soak`.
 
 Judged by the ledger that producers and bodies write: nothing lost, nothing stuck, nothing FAILED, no run
-beside another within a lease. In the long runs, which have the machine for themselves, work must also go on within
-seconds of each repair.
+beside another within a lease. In the long runs, which have the machine for themselves, work must also go on
+within seconds of each repair.
 """
 
 import asyncio

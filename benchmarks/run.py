@@ -181,7 +181,7 @@ def all_measures() -> dict[str, Measure]:
 
 
 def chosen_systems(known: Mapping[str, System], names: Sequence[str], *, quick: bool) -> Mapping[str, System]:
-    """Those that were named, by themselves or by their store; else all, in a quick run those without a server."""
+    """Those that were named, by themselves or by their store; else all, in a quick run none on a server."""
     named = {name: system for name, system in known.items() if name in names or system.store in names}
     return named or {name: system for name, system in known.items() if not (quick and system.server)}
 

@@ -457,6 +457,11 @@ class PostgresStorage(BatchedStorage):
     async def verify(self) -> list[str]:
         return [row[0] for row in await self._ask("verify")]
 
+    async def vitals(self) -> records.Vitals:
+        """How the server is: its version, what keeps it from cleaning up, what this role may not do."""
+        [row] = await self._ask("vitals")
+        return records.Vitals(*row)
+
     # --- waiting ---------------------------------------------------------------------------------
 
     async def wait(self, timeout: float) -> bool:

@@ -22,6 +22,7 @@ from tests.mutants.data import DATA
 from tests.mutants.guard import SOURCE
 from tests.mutants.mutants import MUTANTS, Mutant
 from tests.mutants.pool import POOL
+from tests.mutants.postgres import POSTGRES
 from tests.mutants.processes import PROCESSES
 from tests.mutants.workers import WORKERS
 
@@ -151,7 +152,7 @@ def show(verdict: Verdict, number: int, total: int) -> None:
 def main(words: list[str]) -> int:
     mutants = [
         one
-        for one in (*MUTANTS, *WORKERS, *POOL, *PROCESSES, *DATA)
+        for one in (*MUTANTS, *WORKERS, *POOL, *PROCESSES, *DATA, *POSTGRES)
         if not words or any(word in one.name for word in words)
     ]
     if not mutants:

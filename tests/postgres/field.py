@@ -19,6 +19,7 @@ LEASE_S = 1.0
 # From the repair of whatever was broken to the end of a task that was enqueued after it.
 BACK_WITHIN_S = 5.0
 PATIENCE_S = 60.0
+NEARLY_NOTHING = 20
 
 
 class Site(Field):
@@ -85,6 +86,14 @@ class Site(Field):
             return not left
 
         await eventually(none_left, f"{len(ids)} tasks have ended")
+
+    async def caught_up(self, store: PostgresStorage) -> None:
+        """What piled up during an outage has been worked off, although more comes in all the time."""
+
+        async def nearly_empty() -> bool:
+            return (await store.counts())["default"][TaskStatus.PENDING] < NEARLY_NOTHING
+
+        await eventually(nearly_empty, "what had piled up is done")
 
     async def drained(self, store: PostgresStorage) -> None:
         async def empty() -> bool:

@@ -144,6 +144,7 @@ async def test_f5_thirty_cycles_of_every_fault_of_the_network(tmp_path: Path, cl
                             case _:
                                 await crash(cluster)
                         await site.back_at_work(store, within_s=BACK_WITHIN_S)
+                        await site.caught_up(store)
                 await site.drained(store)
                 await quit_all([worker])
                 await judge(store, site.ledger, lease_s=LEASE_S)

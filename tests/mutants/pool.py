@@ -286,6 +286,33 @@ NOTES = [
     ),
 ]
 
+COPIES = [
+    Mutant(
+        "a copy of a process answers calls",
+        "pool/lines.py",
+        "        if copies.is_copy():\n            copies.leave()\n",
+        "",
+        ("tests/pool/test_child.py",),
+        "copy",
+    ),
+    Mutant(
+        "a copy of a process runs the rest of a range",
+        "pool/ranges.py",
+        "        self._flush_at = 0.0\n\n    def _skip",
+        "\n    def _skip",
+        ("tests/pool/test_child.py",),
+        "copy",
+    ),
+    Mutant(
+        "a copy of a process writes to the page of the worker",
+        "pool/copies.py",
+        "        libc.mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)\n",
+        "",
+        ("tests/pool/test_child.py",),
+        "copy",
+    ),
+]
+
 STARTING = [
     Mutant(
         "a start is over with its last step, whoever was cancelled then",
@@ -337,4 +364,4 @@ STARTING = [
     ),
 ]
 
-POOL = [*LOCKS, *QUEUE, *WORKFLOW, *GROWING, *NOTES, *STARTING]
+POOL = [*LOCKS, *QUEUE, *WORKFLOW, *GROWING, *NOTES, *COPIES, *STARTING]

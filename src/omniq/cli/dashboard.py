@@ -55,7 +55,7 @@ def dashboard(
         raise CommandFailed(
             f"{host} can be reached by others; give a --token, or OMNIQ_DASHBOARD_TOKEN", EXIT_USAGE
         )
-    hosts = (host, *names) if host not in ("0.0.0.0", "::") else names  # noqa: S104
+    hosts = (host, *names) if host not in ("0.0.0.0", "::") else names
     app = Dashboard(
         find_store(url),
         Settings(token=token, hosts=hosts, allow_actions=allow_actions, show_args=show_args),

@@ -151,7 +151,7 @@ def _later(facts: Facts) -> Reason:
 def _due(facts: Facts, able: Sequence[WorkerInfo]) -> list[Reason]:
     task, reasons = facts.task, list[Reason]()
     if task.suspicions > 0:
-        text = f"it was in flight when a worker died ({task.suspicions} so far): it waits for a process of its own"
+        text = f"in flight when a worker died ({task.suspicions} so far): it waits for a process of its own"
         reasons.append(Reason(Because.SUSPECT, text))
     full = [one for one in able if one.in_flight >= one.concurrency]
     if able and len(full) == len(able):

@@ -1,10 +1,10 @@
-"""The routes of the dashboard, and what answers them. Each answer is a bounded look; none of them renders HTML."""
+"""The routes of the dashboard, and what answers them: bounded looks, as JSON. No HTML is made here."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, Final
@@ -44,7 +44,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Dashboard:
-    """An ASGI application. It opens a clone of the storage on the loop that serves it, at the first request."""
+    """An ASGI application. At its first request it opens a clone of the storage, on the loop that serves."""
 
     def __init__(self, storage: BaseStorage, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
@@ -66,7 +66,7 @@ class Dashboard:
         await self._storage.close()
 
     @contextlib.asynccontextmanager
-    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+    async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
         try:
             yield
         finally:

@@ -1,10 +1,10 @@
-"""Values as people may see them: bounded, without secrets. What is hidden is hidden here, before it leaves."""
+"""Values as people may see them: bounded, and without secrets, hidden here before they leave."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from typing import Any, Final, cast
 
 from omniq.storage.url import safe_url
 
@@ -46,10 +46,11 @@ def value(said: Any, depth: int = 0) -> Any:
     if depth >= MAX_DEPTH:
         return f"… {type(said).__name__}"
     if isinstance(said, Mapping):
-        return mapping(said, depth)
+        return mapping(cast("Mapping[Any, Any]", said), depth)
     if isinstance(said, list | tuple | set | frozenset):
-        items = [value(one, depth + 1) for one in list(said)[:MAX_ITEMS]]
-        return [*items, f"… {len(said) - MAX_ITEMS} more"] if len(said) > MAX_ITEMS else items
+        items = list(cast("Collection[Any]", said))
+        shown = [value(one, depth + 1) for one in items[:MAX_ITEMS]]
+        return [*shown, f"… {len(items) - MAX_ITEMS} more"] if len(items) > MAX_ITEMS else shown
     return text(repr(said), 200)
 
 

@@ -39,7 +39,7 @@ def dashboard(
     show_args: bool,
     url: str | None,
 ) -> None:
-    """Show the store in a browser. It is read-only and listens on this machine only, unless told otherwise."""
+    """Show the store in a browser: read-only, and on this machine only, unless told otherwise."""
     try:
         import uvicorn
 

@@ -9,6 +9,8 @@ from omniq.cli.demo import demo
 from omniq.cli.doctor import doctor
 from omniq.cli.group import OmniqGroup
 from omniq.cli.migrate import migrate
+from omniq.cli.move import move
+from omniq.cli.schedules import schedules
 from omniq.cli.tasks import cancel, retry, show, tasks
 from omniq.cli.worker import worker
 
@@ -19,5 +21,5 @@ def main() -> None:
     """Run Python functions reliably: workers, and a look into their store."""
 
 
-for command in (worker, tasks, show, retry, cancel, doctor, migrate, demo):
+for command in (worker, tasks, show, retry, cancel, schedules, doctor, migrate, move, demo):
     main.add_command(command)

@@ -67,13 +67,16 @@ async def _move(source: BaseStorage, target: BaseStorage, while_running: bool, *
 
 
 def _told(done: Removal) -> str:
-    words = [f"moved {done.tasks:,} tasks and {done.schedules:,} schedules"]
+    from omniq.moving import counted
+
+    words = [f"moved {counted(done.tasks, 'task')} and {counted(done.schedules, 'schedule')}"]
     if done.known:
-        words.append(f"{done.known:,} tasks were there already")
+        words.append(f"in the target already: {counted(done.known, 'task')}")
     if done.blocked:
         words.append(
-            f"{done.blocked:,} are there as CANCELLED, because another task there holds their unique key"
+            "there as CANCELLED, because another task there holds the unique key: "
+            f"{counted(done.blocked, 'task')}"
         )
     if done.running:
-        words.append(f"{done.running:,} run in the source and stayed: run this again when they have ended")
+        words.append(f"running in the source, so move again afterwards: {counted(done.running, 'task')}")
     return "; ".join(words)

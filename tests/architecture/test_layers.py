@@ -20,8 +20,8 @@ LAYERS = (
     {"logic"},
     {"clock", "config", "names", "serializer", "storage", "registry", "loopthread"},
     {"pool"},
-    {"executors", "running", "inchild", "processes", "crew", "upkeep", "worker", "data", "moving"},
-    {"app", "calls", "schedules"},
+    {"executors", "running", "hooks", "inchild", "processes", "crew", "upkeep", "worker", "data", "moving"},
+    {"app", "calls", "handles", "progressbar", "schedules"},
     {"omniq"},  # the package itself: the public names
     {"testing"},
     {"cli", "web", "__main__"},

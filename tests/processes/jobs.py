@@ -131,3 +131,8 @@ def lets_it_speak(ctx: Context, file: str) -> None:
     Path(f"{file}.spoken").touch()
     while not os.path.exists(f"{file}.end"):
         time.sleep(0.002)
+
+
+@q.task(max_retries=0)
+def wants_a_transaction(ctx: Context) -> None:
+    ctx.transaction()

@@ -171,14 +171,9 @@ def advance(schedule: Schedule, now: datetime) -> tuple[Schedule, list[StoredTas
         next_at=next_after(schedule, now),
         revision=schedule.revision + 1,
     )
-    match schedule.catch_up:
-        case "all":
-            fired = passed
-        case "latest":
-            fired = passed[-1:]
-        case "skip":
-            fired = [tick for tick in passed[-1:] if now - tick <= LATE]
-    return after, [task_of(schedule, tick) for tick in fired]
+    if schedule.catch_up == "skip":
+        passed = [tick for tick in passed if now - tick <= LATE]
+    return after, [task_of(schedule, tick) for tick in passed]
 
 
 def task_of(schedule: Schedule, tick: datetime) -> StoredTask:
@@ -297,7 +292,7 @@ def _first_change(zone: ZoneInfo, begin: datetime, end: datetime) -> datetime | 
 
 
 def _passed(schedule: Schedule, first: datetime, now: datetime) -> list[datetime]:
-    """The newest ticks from `first` to `now`, oldest first.
+    """The newest ticks from `first` to `now`, oldest first: as many as are caught up.
 
     Looked for in a window that ends now and widens until it holds enough, because a schedule that nobody
     fired for a year would have half a million of them.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from loguru import logger
@@ -26,10 +27,13 @@ from omniq.executors import (
     describe,
     encoded,
     failure,
+    run_around,
     run_coroutine,
+    trace_of,
 )
+from omniq.hooks import Hook, around, value_of
 from omniq.logic.lifecycle import settle
-from omniq.logic.retry import RetryPolicy, unserved_delay_s
+from omniq.logic.retry import RetryPolicy, RetryRules, unserved_delay_s
 from omniq.registry import Function, Resolver, Runnable, Unresolvable, runnable_of, with_context
 from omniq.running import Begin, Context
 from omniq.serializer import Serializer
@@ -72,6 +76,7 @@ class Crew:
         *,
         max_payload: int | None,
         isolates: bool,
+        hooks: Sequence[Hook],
         process_pool: ProcessPool | None,
         settled: Callable[[Settlement], None],
         slot_freed: Callable[[], None],
@@ -85,6 +90,7 @@ class Crew:
         self._clock = clock
         self._max_payload = max_payload
         self._isolates = isolates
+        self._hooks = hooks  # the application's own list: one that is registered later counts too
         self._process_pool = process_pool
         self._processes: Processes | None = None
         self._in_process: set[Flight] = set()  # those that asked for one, from their claim on
@@ -158,27 +164,52 @@ class Crew:
         )
         # In a process the time counts from when it begins there, so the pool watches it.
         if self._isolates and task.suspicions and self._in_processes().can_take(runnable):
-            flight.fly(self._loop, self._run_suspect(flight))
-            return
-        if runnable.kind == "process":
+            self._fly_around(flight, partial(self._alone, flight))
+        elif runnable.kind == "process":
             self._needs_process(task.queue)
             self._in_process.add(flight)
-            flight.fly(self._loop, self._in_processes().run_task(flight))
-            return
-        if task.timeout is not None:
-            self._deadlines.add(flight, task.timeout)
-        if runnable.kind == "async":
+            if self._hooks:
+                self._fly_around(flight, partial(self._in_a_process, flight))
+            else:
+                flight.fly(self._loop, self._in_processes().run_task(flight))
+        else:
+            self._start_here(flight, runnable)
+
+    def _start_here(self, flight: Flight, runnable: Runnable) -> None:
+        self._watch(flight)
+        if self._hooks:
+            self._fly_around(flight, partial(self._here, flight, runnable))
+        elif runnable.kind == "async":
             flight.fly(self._loop, run_coroutine(flight, self._encode))
         else:
             self._threads.submit(flight)
 
-    async def _run_suspect(self, flight: Flight) -> None:
-        """In a process of its own, unless it turns out that it needs this one."""
-        if await self._in_processes().run_suspect(flight):
-            return
+    def _watch(self, flight: Flight) -> None:
         if flight.claim.timeout is not None:
             self._deadlines.add(flight, flight.claim.timeout)
-        await run_coroutine(flight, self._encode)
+
+    def _fly_around(self, flight: Flight, body: Callable[[], Awaitable[Any]]) -> None:
+        hooks = tuple(self._hooks)
+        work = run_around(flight, lambda run: around(flight, hooks, run), body, self._encode)
+        flight.fly(self._loop, work)
+
+    async def _here(self, flight: Flight, runnable: Runnable) -> Any:
+        """The value of a body that is awaited where it stands, in the middle of hooks."""
+        if runnable.kind == "async":
+            return await runnable.func(*flight.args, **flight.kwargs)
+        return await self._threads.call(flight)
+
+    async def _in_a_process(self, flight: Flight) -> Any:
+        return value_of(await self._in_processes().outcome(flight), self._serializer)
+
+    async def _alone(self, flight: Flight) -> Any:
+        """In a process of its own, unless it turns out that it needs this one."""
+        outcome = await self._in_processes().outcome_alone(flight)
+        if outcome is not None:
+            return value_of(outcome, self._serializer)
+        assert flight.runnable is not None
+        self._watch(flight)
+        return await self._here(flight, flight.runnable)
 
     def _prepare(self, flight: Flight) -> Runnable | None:
         """Find the function and decode its arguments, or end the flight saying why not."""
@@ -236,6 +267,8 @@ class Crew:
             )
             self._slot_freed()
             return
+        if isinstance(outcome, Failed) and flight.runnable is not None:
+            outcome = _judged(task, outcome, flight.runnable.rules)
         settlement = settle(task, outcome, self._policy, self._random())
         self._log(settlement)
         self._settled(settlement)
@@ -397,6 +430,19 @@ class Crew:
             if flight is None or epoch not in (None, flight.claim.epoch) or flight.reason == reason:
                 continue
             flight.interrupt(reason)
+
+
+def _judged(task: Claimed, failed: Failed, rules: RetryRules) -> Failed:
+    """A failure as its task wants it treated. A function for the delay is somebody else's code."""
+    try:
+        return rules.judged(failed, task.attempts + 1)
+    except Exception as exc:
+        logger.error(
+            "retry_delay of {func} failed, using the worker's own: {trace}",
+            func=task.func_path,
+            trace=trace_of(exc),
+        )
+        return failed
 
 
 def _type_of(error: TaskError | None) -> str:

@@ -42,12 +42,16 @@ class NeedsWorker(BaseException):
 
 
 class ChildContext(Context):
-    """The context of a body in a process: what it says goes up to the worker."""
+    """The context of a body in a process: what it says goes up to the worker.
 
-    __slots__ = ("_suspect",)
+    It is bound to its call: a thread that outlives the body must not speak for the next one.
+    """
+
+    __slots__ = ("_call", "_suspect")
 
     def __init__(self, body: Body) -> None:
-        super().__init__(body.task_id, body.attempt, body.epoch, _tell)
+        super().__init__(body.task_id, body.attempt, body.epoch, self._tell)
+        self._call = child.current()
         self._suspect = body.suspect
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
@@ -57,8 +61,11 @@ class ChildContext(Context):
 
     @property
     def cancelled(self) -> bool:
-        running = child.current()
-        return running is not None and running.cancelled
+        return self._call is not None and self._call.cancelled
+
+    def _tell(self, _task_id: str, _epoch: int, done: float, total: float | None) -> None:
+        if self._call is not None:
+            self._call.note((done, total))
 
 
 def run(body: Body) -> Outcome | None:
@@ -102,9 +109,3 @@ def _call_of(body: Body) -> tuple[Function, Sequence[Any], dict[str, Any]]:
 
 async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
-
-
-def _tell(_task_id: str, _epoch: int, done: float, total: float | None) -> None:
-    running = child.current()
-    if running is not None:
-        running.note((done, total))

@@ -125,17 +125,17 @@ class Processes:
 
     async def run_task(self, flight: Flight) -> None:
         """For a task that asked for a process."""
+        flight.end(await self.outcome(flight))
+
+    async def outcome(self, flight: Flight) -> Outcome:
         outcome = await self._run(flight, self._pool())
         assert outcome is not None
-        flight.end(outcome)
+        return outcome
 
-    async def run_suspect(self, flight: Flight) -> bool:
-        """For any other task, because its last worker died. False: it asked for what only the worker has."""
+    async def outcome_alone(self, flight: Flight) -> Outcome | None:
+        """For any other task, because its last worker died. None: it asked for what only the worker has."""
         logger.info("runs alone: {task}, suspected of a death", task=one_line(flight.claim.id))
-        outcome = await self._run(flight, self._isolation(), suspect=True)
-        if outcome is not None:
-            flight.end(outcome)
-        return outcome is not None
+        return await self._run(flight, self._isolation(), suspect=True)
 
     async def _run(self, flight: Flight, pool: WorkerPool, *, suspect: bool = False) -> Outcome | None:
         try:

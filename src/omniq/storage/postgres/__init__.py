@@ -12,14 +12,16 @@ from loguru import logger
 from omniq.clock import REAL_CLOCK, Clock
 from omniq.errors import Conflict, CorruptRecord, DuplicateTask, InvalidOption, SchemaMismatch
 from omniq.storage.base import Capabilities, Claimed
-from omniq.storage.batched import BatchedStorage, check_moment, unknown
+from omniq.storage.batched import check_moment, unknown
 from omniq.storage.embedded import MAX_PAGE, Ring, check_claim
 from omniq.storage.postgres import records
 from omniq.storage.postgres.claiming import Cursor
 from omniq.storage.postgres.connections import BORDER, Address, Connections, close
 from omniq.storage.postgres.errors import code_of, explained, missing_schema
 from omniq.storage.postgres.joining import is_drivers, run_on
-from omniq.storage.postgres.records import Row
+from omniq.storage.postgres.moving import PostgresMoving
+from omniq.storage.postgres.records import Row, can_be_kept
+from omniq.storage.postgres.schedules import PostgresSchedules
 from omniq.storage.postgres.schema import Statements, lock, migrations, newest, preamble, quoted, script, step
 from omniq.storage.postgres.transactions import BodyTransaction, Transactions
 from omniq.storage.postgres.waking import Listening, Results
@@ -61,7 +63,7 @@ NO_PLACES: Final[tuple[Sequence[Any], ...]] = ((), (), (), ())
 EAR_S: Final = 30.0
 
 
-class PostgresStorage(BatchedStorage):
+class PostgresStorage(PostgresSchedules, PostgresMoving):
     """Tasks in a schema of a PostgreSQL database, on the server's clock.
 
     `durability="relaxed"` commits without waiting for the disk: the last moments may be lost when the server
@@ -334,7 +336,7 @@ class PostgresStorage(BatchedStorage):
 
     async def progress(self, task_id: str, epoch: int, done: float, total: float | None = None) -> bool:
         check_progress(done, total)
-        if not _possible(task_id):
+        if not can_be_kept(task_id):
             return False
         return bool(await self._ask("progress", task_id, epoch, records.json_text((done, total))))
 
@@ -397,7 +399,7 @@ class PostgresStorage(BatchedStorage):
         return None if stored is None else self.result_of(stored)
 
     async def _get(self, task_id: str) -> StoredTask | None:
-        rows = await self._ask("get", task_id) if _possible(task_id) else []
+        rows = await self._ask("get", task_id) if can_be_kept(task_id) else []
         return records.read_task(rows[0]) if rows else None
 
     async def held(self, worker: str) -> list[Held]:
@@ -435,7 +437,7 @@ class PostgresStorage(BatchedStorage):
         return int(rows[0][0])
 
     async def history(self, task_id: str) -> list[Run]:
-        rows = await self._ask("history", task_id) if _possible(task_id) else []
+        rows = await self._ask("history", task_id) if can_be_kept(task_id) else []
         return [records.read_run(row) for row in rows]
 
     async def counts(self) -> dict[str, dict[TaskStatus, int]]:
@@ -551,16 +553,8 @@ def placed(stored: Sequence[StoredTask], rows: Sequence[Row]) -> list[Enqueued]:
     return [Enqueued(row[1], created=row[2]) for row in rows]
 
 
-def _possible(task_id: str) -> bool:
-    """Whether any stored task can have this id: PostgreSQL keeps no NUL and no lone surrogate."""
-    try:
-        return "\x00" not in task_id and bool(task_id.encode())
-    except UnicodeEncodeError:
-        return False
-
-
 def _must_be_possible(task_id: str) -> None:
-    if not _possible(task_id):
+    if not can_be_kept(task_id):
         raise unknown(task_id)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_CONNECTIONS: Final = 8
-CONNECT_TIMEOUT_S: Final = 5.0
+CONNECT_TIMEOUT_S: Final = 10.0
 # A connection can die without a word. The calls that are made all the time take a moment and may be repeated,
 # so they are given up soon; a server that is only slow is given twice as long each time, up to the longest.
 FIRST_ANSWER_S: Final = 5.0

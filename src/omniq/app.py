@@ -96,6 +96,7 @@ class OmniQ:
         self._allow = _patterns(allow)
         self._ttl_s = (seconds(result_ttl, "result_ttl"), seconds(failed_ttl, "failed_ttl"))
         self._max_payload = count(max_payload, "max_payload", least=1)
+        self.tasks: dict[str, TaskFunction[..., Any, Any]] = {}  # what @q.task has made, by name
         self._tasks: dict[str, Runnable] = {}
         self._hooks: list[Hook] = []
         self._process_queues: set[str] = set()  # where tasks wait that run in processes
@@ -514,6 +515,7 @@ class TaskDecorator:
         task: TaskFunction[..., Any, Any] = TaskFunction(self._app, func, name, runnable, self._options)
         for path in (name, *self._aliases):
             self._app.register(func_path(path), runnable, self._options.queue)
+        self._app.tasks[name] = task
         return task
 
 

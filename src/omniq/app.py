@@ -13,7 +13,7 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import (
@@ -178,6 +178,11 @@ class OmniQ:
             )
         self._hooks.append(hook)
         return cast("H", hook)
+
+    @property
+    def served(self) -> Collection[str]:
+        """The names that workers of this application run."""
+        return self._tasks.keys()
 
     def register(self, name: str, runnable: Runnable, queue: str = "default") -> None:
         """Let this application's workers run `runnable` under `name`; most of it will wait in `queue`."""

@@ -24,7 +24,7 @@ LAYERS = (
     {"app", "calls", "handles", "progressbar"},
     {"omniq"},  # the package itself: the public names
     {"testing"},
-    {"cli", "web", "__main__"},
+    {"cli", "web", "contrib", "__main__"},
 )
 EXPORTED_FUNCTIONS = ("context",)  # everything else that the package exports begins with a capital
 HEIGHT = {unit: height for height, layer in enumerate(LAYERS) for unit in layer}

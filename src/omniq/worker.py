@@ -255,6 +255,7 @@ class AsyncWorkerPool:
             settled=self._tell,
             slot_freed=self._ring,
             needs_process=self._needed_process.add,
+            begin=self.storage.begin if self.storage.capabilities.transacts else None,
         )
 
     @property

@@ -132,6 +132,36 @@ def test_what_expires_is_not_run() -> None:
             handle.result()
 
 
+def test_schedules_fire_as_time_passes() -> None:
+    """Every tick on the way makes its own task, at its own moment, and in its time zone."""
+    with Kit(shop.q) as kit:  # it is 2030-01-01 12:00 UTC
+        shop.q.schedule("nightly", shop.send.call("report"), cron="0 2 * * *", tz="Europe/Berlin")
+        shop.q.schedule("often", shop.send.call("beat"), every=3600)
+        kit.advance(hours=3)
+        assert shop.sent == ["beat"] * 3
+        shop.sent.clear()
+        kit.advance(days=2)
+        assert shop.sent.count("report") == 2
+        assert shop.sent.count("beat") == 48
+        ids = [task.id for task in kit.q.run(lambda storage: storage.list_tasks(limit=1000), "")]
+        assert "nightly@2030-01-03T01:00:00Z" in ids
+
+
+def test_a_tick_is_due_after_a_plain_advance() -> None:
+    clock = VirtualClock()
+    q = OmniQ(MemoryStorage(clock=clock))
+    ran: list[int] = []
+
+    @q.task(name="t.tick")
+    def tick() -> None:
+        ran.append(1)
+
+    q.schedule("tick", tick.call(), every=60)
+    clock.advance(seconds=61)
+    assert drain(q) == 1
+    q.close()
+
+
 def test_time_and_drain_by_hand() -> None:
     """Without a kit: a clock in a store of one's own, plain `advance`, then `drain`."""
     clock = VirtualClock()

@@ -13,6 +13,7 @@ from omniq.task import Task, TaskFilter, TaskStatus
 from omniq.worker import AsyncWorkerPool
 
 LAPSE_PAGE: Final = 1000
+FIRE_PAGE: Final = 100
 LIST_PAGE: Final = 1000
 # While something runs, virtual time passes in steps of this, so that a lease that ends is noticed.
 LEASE_STEP: Final = timedelta(seconds=10)
@@ -33,7 +34,7 @@ async def adrain(q: OmniQ, *, concurrency: int = 1, retries: bool = True) -> int
     runs = 0
     while True:
         pool = _pool(q, concurrency, retries)
-        # Like a worker's upkeep: what the dead left, and what has expired, ends here.
+        # Like a worker's upkeep: what the dead left, what has expired, what a schedule makes now.
         async with pool.storage.clone() as storage:
             await _keep_up(storage)
         await pool.run()
@@ -53,6 +54,8 @@ def _pool(q: OmniQ, concurrency: int, retries: bool) -> AsyncWorkerPool:
 async def _keep_up(storage: BaseStorage) -> None:
     while await storage.lapse(LAPSE_PAGE) == LAPSE_PAGE:
         pass
+    while (await storage.fire_due(FIRE_PAGE)).ids:
+        pass
 
 
 class DrainedApp:
@@ -68,6 +71,8 @@ class DrainedApp:
         async with self._q.storage().clone() as storage:
             now = storage.clock.now()
             moments = [one for task in await _living(storage) for one in _moments(task, now)]
+            ticks = [one.next_at for one in await storage.schedules() if one.next_at is not None]
+        moments += ticks
         return min((one for one in moments if one > now), default=None)
 
 

@@ -35,7 +35,7 @@ class Kit:
     def advance(
         self, seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0
     ) -> Awaitable[None]:
-        """Let time pass. What comes due on the way runs at its own moment: delays, retries, lost leases."""
+        """Let time pass. Delays, retries, leases and schedules come up on the way, each at its moment."""
         return self.clock.advance(seconds, minutes=minutes, hours=hours, days=days)
 
     def __enter__(self) -> Self:

@@ -1,23 +1,58 @@
-"""When due work counts as standing still."""
+"""Health is progress: a table of facts and what is said of them."""
+
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from omniq.logic.health import Work, judge
+from omniq.logic.health import Backlog, Beat, Health, judge
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def worker(seen_s: float | None = 1, queues: tuple[str, ...] | None = None) -> Beat:
+    return Beat("ann", queues, None if seen_s is None else ago(seen_s))
+
+
+def backlog(waited_s: float | None, ended: int = 0, paused: bool = False) -> Backlog:
+    return Backlog("mail", paused, None if waited_s is None else ago(waited_s), ended)
 
 
 @pytest.mark.parametrize(
-    ("waits_s", "moved", "workers", "free_slots", "ok", "says"),
+    ("queue", "beats", "problem"),
     [
-        (None, 0, 0, 0, True, "nothing is due"),  # an idle queue needs no worker
-        (500, 3, 1, 5, True, "3 runs began or ended"),  # a backlog that moves
-        (5, 0, 0, 0, True, "less than 30 s"),
-        (30, 0, 0, 0, True, "less than 30 s"),
-        (31, 0, 0, 0, False, "no worker is there"),
-        (31, 0, 2, 5, False, "2 workers have 5 free slots"),
-        (31, 0, 2, 0, True, "taken by long runs"),
+        (backlog(None), [], ""),  # nothing to do, and nobody there to do it
+        (backlog(-30), [], ""),  # due later
+        (backlog(5), [worker()], ""),
+        (backlog(61, ended=1), [worker()], ""),  # behind, but it moves
+        (backlog(61), [worker()], "nothing ends"),
+        (backlog(61, paused=True), [worker()], ""),
+        (backlog(61, paused=True), [], ""),
+        (backlog(1), [], "no living worker"),
+        (backlog(1), [worker(seen_s=61)], "no living worker"),  # a process, perhaps, but no progress
+        (backlog(1), [worker(seen_s=None)], "no living worker"),
+        (backlog(1), [worker(queues=("video",))], "no living worker"),
+        (backlog(1), [worker(queues=("video", "mail"))], ""),
     ],
 )
-def test_judge(waits_s: float | None, moved: int, workers: int, free_slots: int, ok: bool, says: str) -> None:
-    health = judge(Work(waits_s, moved, workers, free_slots), lease_s=30)
-    assert health.ok is ok
-    assert says in health.why
+def test_health_is_progress(queue: Backlog, beats: list[Beat], problem: str) -> None:
+    health = judge([queue], beats, NOW)
+    assert health.ok is (not problem)
+    assert all(problem in line for line in health.problems)
+    assert bool(health.problems) is bool(problem)
+
+
+def test_what_is_odd_but_well_is_noted() -> None:
+    health = judge([backlog(90, ended=3), Backlog("video", True)], [worker(), worker(600)], NOW)
+    assert health == Health(
+        True,
+        (),
+        (
+            "worker ann has not been heard of for 600 s",
+            "queue mail: 90 s behind, but it moves",
+            "queue video is paused",
+        ),
+    )

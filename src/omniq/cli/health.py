@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,13 +14,8 @@ from omniq.cli.options import POSITIVE
 from omniq.cli.store import find_store, url_option
 
 if TYPE_CHECKING:
-    from omniq.logic.health import Health, Work
+    from omniq.logic.health import Backlog, Health
     from omniq.storage.base import BaseStorage
-    from omniq.task import Task
-
-# A backlog is looked through from its newest end, so far; what waits behind has waited longer.
-PAGE: Final = 500
-MAX_PAGES: Final = 20
 
 
 @click.command(cls=OmniqCommand)
@@ -36,8 +32,8 @@ MAX_PAGES: Final = 20
 def health(lease: float, as_json: bool, url: str | None) -> int:
     """Whether work is being done: exits with 0 if so, with 1 if not.
 
-    Red is: due work that has not moved for longer than a lease although a worker has free slots, or none is
-    there; and a store that does not answer.
+    Red is: work that has been due for longer than a lease while nothing ended in its queue, or no living
+    worker serves it; and a store that does not answer.
     """
     import asyncio
 
@@ -47,74 +43,60 @@ def health(lease: float, as_json: bool, url: str | None) -> int:
 
     storage = find_store(url)
     log.configure("error")
-    found, work = asyncio.run(_look(storage, lease))
+    found = asyncio.run(_look(storage, lease))
     if as_json:
-        facts = {} if work is None else {name: getattr(work, name) for name in work.__struct_fields__}
-        print_json({"healthy": found.ok, "why": found.why, "lease_s": lease} | facts)
+        print_json(
+            {
+                "healthy": found.ok,
+                "problems": list(found.problems),
+                "notes": list(found.notes),
+                "lease_s": lease,
+            }
+        )
     else:
-        click.echo(f"{click.style('ok', fg='green') if found.ok else click.style('red', fg='red')} "
-                   f"{safe(found.why)}")  # fmt: skip
+        word = click.style("ok", fg="green") if found.ok else click.style("red", fg="red")
+        click.echo(f"{word} {safe('; '.join(found.problems or found.notes) or 'nothing due is late')}")
     return 0 if found.ok else EXIT_FAILED
 
 
-async def _look(storage: BaseStorage, lease_s: float) -> tuple[Health, Work | None]:
+async def _look(storage: BaseStorage, lease_s: float) -> Health:
     import asyncio
 
     from omniq.errors import OmniqError
-    from omniq.logic.health import Health, judge
+    from omniq.logic.health import Health
 
     try:
-        async with asyncio.timeout(lease_s):
-            async with storage:
-                work = await _work(storage, lease_s)
+        async with asyncio.timeout(lease_s), storage:
+            return await _judged(storage, lease_s)
     except TimeoutError:
-        return Health(False, f"the store has not answered for {lease_s:g} s"), None
+        return Health(False, (f"the store has not answered for {lease_s:g} s",))
     except OmniqError as exc:
-        return Health(False, f"the store does not answer: {exc}"), None
-    return judge(work, lease_s), work
+        return Health(False, (f"the store does not answer: {exc}",))
 
 
-async def _work(storage: BaseStorage, lease_s: float) -> Work:
-    from omniq.logic.health import Work
+async def _judged(storage: BaseStorage, lease_s: float) -> Health:
+    from omniq.logic.health import Beat, judge
 
     now = datetime.now(UTC)
-    lately = now - timedelta(seconds=lease_s)
-    rates = await storage.rates(lately)
-    workers = [one for one in await storage.workers() if one.seen_at is not None and one.seen_at >= lately]
-    ended = rates.succeeded + rates.failed + rates.cancelled
-    return Work(
-        waits_s=await _waits_s(storage, now),
-        moved=ended + await _begun_since(storage, lately),
-        workers=len(workers),
-        free_slots=sum(max(0, one.concurrency - one.in_flight) for one in workers),
-    )
+    workers = [
+        Beat(one.id, one.queues, one.seen_at, one.concurrency, one.in_flight)
+        for one in await storage.workers()
+    ]
+    backlogs = await _backlogs(storage, now - timedelta(seconds=lease_s))
+    return judge(backlogs, workers, now, late_after_s=lease_s)
 
 
-async def _begun_since(storage: BaseStorage, since: datetime) -> int:
-    from omniq.task import TaskFilter, TaskStatus
+async def _backlogs(storage: BaseStorage, lately: datetime) -> list[Backlog]:
+    """What has been due since before `lately`, and how often something ended in its queue since then."""
+    from omniq.logic.health import Backlog
 
-    running = await storage.list_tasks(TaskFilter(status=TaskStatus.RUNNING), limit=PAGE)
-    return sum(task.started_at is not None and task.started_at >= since for task in running)
-
-
-async def _waits_s(storage: BaseStorage, now: datetime) -> float | None:
-    """How long the longest of those that were looked at has been due, in queues that are not paused."""
-    from omniq.task import TaskFilter, TaskStatus
-
+    late: dict[str, datetime] = {}
+    for head in await storage.heads():
+        if head.due_at <= lately:
+            late[head.queue] = min(head.due_at, late.get(head.queue, head.due_at))
     paused = await storage.paused()
-    longest_s = -1.0
-    after: str | None = None
-    for _ in range(MAX_PAGES):
-        page = await storage.list_tasks(TaskFilter(status=TaskStatus.PENDING), after, PAGE)
-        for task in page:
-            due_at = _due_at(task, paused)
-            if due_at is not None:
-                longest_s = max(longest_s, (now - due_at).total_seconds())
-        if len(page) < PAGE:
-            break
-        after = page[-1].id
-    return longest_s if longest_s >= 0 else None
-
-
-def _due_at(task: Task, paused: set[str]) -> datetime | None:
-    return None if task.queue in paused else task.eta or task.enqueued_at
+    ended: Counter[str] = Counter()
+    for tally in await storage.tallies():
+        if tally.minute >= lately.replace(second=0, microsecond=0):
+            ended[tally.queue] += tally.succeeded + tally.given_up + tally.stopped + tally.retried
+    return [Backlog(queue, queue in paused, due_at, ended[queue]) for queue, due_at in late.items()]

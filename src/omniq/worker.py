@@ -148,6 +148,8 @@ class AsyncWorkerPool:
         self._clock = clock or REAL_CLOCK
         self._name = check_text(name, "name", MAX_WORKER_NAME)
         self._renews = True
+        self._ends_when_idle = False
+        self.claimed = 0
         self._identity = ""
         self.id = ""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -175,6 +177,11 @@ class AsyncWorkerPool:
     def without_retries(self) -> Self:
         """A failure is final."""
         self._policy = RetryPolicy(retries=False)
+        return self
+
+    def until_idle(self) -> Self:
+        """Stop by itself as soon as nothing is due and nothing runs: for tests."""
+        self._ends_when_idle = True
         return self
 
     def supervised(self, identity: str) -> Self:
@@ -357,7 +364,7 @@ class AsyncWorkerPool:
                             "the store is away: {} reports are lost, leases will lapse", len(settlements)
                         )
                         return
-                elif (self._stopping and not self._crew.in_flight) or self._crew.is_stuck:
+                elif (self._is_over and not self._crew.in_flight) or self._crew.is_stuck:
                     return
                 else:
                     await self._rest()
@@ -368,6 +375,10 @@ class AsyncWorkerPool:
         finally:
             self.running = False
             self._stop_sleeping()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._stopping or (self._ends_when_idle and self._found_nothing)
 
     def _take_outbox(self) -> list[Settlement]:
         """What is to be told. No exchange is out now, so whoever is still unknown really is a stranger."""
@@ -421,6 +432,7 @@ class AsyncWorkerPool:
         if self._stopping:  # a claim that was on its way when the stop came
             self._outbox += [Settlement.give_back(task) for task in claims]
             return True
+        self.claimed += len(claims)
         for task in claims:
             self._crew.start(task)
         self._learn_scarce(claims)

@@ -25,7 +25,7 @@ LAYERS = (
     {"app", "calls", "handles", "progressbar", "schedules"},
     {"omniq"},  # the package itself: the public names
     {"testing"},
-    {"cli", "__main__"},
+    {"cli", "contrib", "__main__"},
 )
 EXPORTED_FUNCTIONS = ("context",)  # everything else that the package exports begins with a capital
 HEIGHT = {unit: height for height, layer in enumerate(LAYERS) for unit in layer}
@@ -326,7 +326,7 @@ BAD = [
     (layers, "omniq.worker",          "from omniq.app import OmniQ"),
     (layers, "omniq.app",             "from omniq.testing import drain"),
     (layers, "omniq",                 "from omniq.cli import main"),
-    (layers, "omniq.testing.clock",   "from omniq.web import app"),
+    (layers, "omniq.testing.clock",   "from omniq.contrib import django"),
     (layers, "omniq.app",             "if TYPE_CHECKING:\n    pass\nelse:\n    from omniq.cli import main"),
     # without a place
     (layers, "omniq.utils",           "pass"),

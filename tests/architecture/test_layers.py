@@ -34,8 +34,8 @@ CONTRACT = ("omniq.storage.base", "omniq.storage.backend")
 
 PURE_OWN = ("omniq.task", "omniq.errors", "omniq.logic")
 PURE_STANDARD = {
-    "__future__", "collections", "dataclasses", "datetime", "enum", "functools", "itertools", "math",
-    "typing",
+    "__future__", "collections", "dataclasses", "datetime", "enum", "fnmatch", "functools", "itertools",
+    "math", "typing",
     "msgspec",  # not of the standard library, but it only makes frozen values
 }  # fmt: skip
 IMPURE_BUILTINS = {"open", "print", "input", "breakpoint", "__import__"}

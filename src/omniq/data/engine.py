@@ -18,17 +18,17 @@ from loguru import logger
 from omniq.data.crew import Crew
 from omniq.data.feeding import fits, places
 from omniq.data.items import MAX_FALSE_STARTS, Item
-from omniq.data.stream import Hatch
+from omniq.data.stream import Hatch, Stream
 from omniq.data.waiting import Waiting
 from omniq.data.worker import Worker
 from omniq.errors import StartFailed, WorkerDied
 from omniq.logic.scaling import start_pause_s
 from omniq.pool.peer import ResultSize
+from omniq.pool.starts import Starts
 
 if TYPE_CHECKING:
     from omniq.pool.peer import Exit
 
-MAX_FAILED_STARTS: Final = 5
 START_BOUND_S: Final = 300.0
 GRACE_S: Final = 2.0  # how long an interrupted call may go on
 LAST_GRACE_S: Final = 0.5  # the same, when the pool stops and its time is up
@@ -64,7 +64,7 @@ class Engine:
         self._next_id = 1
         self._hired = 0
         self._deaths = 0  # in a row, of workers that had finished nothing
-        self._failed_starts = 0
+        self._starts = Starts()
         self._highest = 0  # the highest priority that was ever asked for
         self._is_stopping = False
         self._starting: asyncio.Future[None] | None = None
@@ -168,14 +168,15 @@ class Engine:
             worker.hand = await self._crew.hire(worker)
         except StartFailed as exc:
             self.workers.remove(worker)
-            self._failed_start(str(exc))
+            self._failed_start(str(exc), was_ready=False)
             self._replace()
 
     def prepared(self, worker: Worker) -> None:
-        self._failed_starts = 0
+        self._starts.came_to_life()
         is_complete = sum(one.is_ready for one in self.workers) == self._num_workers
         if is_complete and self._starting is not None and not self._starting.done():
             self._starting.set_result(None)
+        self._share_with(worker)
         self.feed()
 
     def not_prepared(self, worker: Worker, exc: Exception) -> None:
@@ -195,10 +196,12 @@ class Engine:
         logger.warning("data worker {worker} died: {exit}", worker=worker.number, exit=str(exit))
         running = 0 if worker.hand is None else worker.hand.running
         lost = worker.lost(running)
-        if not worker.was_ready:
-            self._failed_start(str(exit))
         for nth, (item, was_running) in enumerate(lost):
             self._lost(item, was_running, is_first=nth == 0, exit=exit)
+        if worker.has_finished or any(was_running for _, was_running in lost):
+            self._starts.did_something()
+        else:
+            self._failed_start(str(exit), was_ready=worker.was_ready)
         # What finished something was no bad start: it is replaced at once, however often that happens.
         self._deaths = 0 if worker.has_finished else self._deaths + 1
         self._replace()
@@ -207,19 +210,20 @@ class Engine:
     def _replace(self) -> None:
         if not self._is_stopping:
             self.restarts += 1
-            pause_s = max(start_pause_s(self._deaths), start_pause_s(self._failed_starts))
+            pause_s = max(start_pause_s(self._deaths), start_pause_s(self._starts.fruitless))
             self._begin(self._hire(pause_s))
 
-    def _failed_start(self, cause: str) -> None:
+    def _failed_start(self, cause: str, *, was_ready: bool) -> None:
         """With no hope for a worker, what waits for one would wait for ever."""
-        self._failed_starts += 1
+        self._starts.failed(was_ready=was_ready)
         self._refuse_start(StartFailed(f"a worker could not be started: {cause}"), None)
-        if self._failed_starts >= MAX_FAILED_STARTS:
-            text = f"{self._failed_starts} workers in a row could not start, the last one: {cause}"
-            for item in self._waiting.take_all():
-                self._hatch.started(item)
-                while item.left:
-                    self.failed(item, WorkerDied(f"{item.name} did not run: {text}", cause))
+        if any(worker.is_ready for worker in self.workers) or not self._starts.is_hopeless(self._max_losses):
+            return
+        text = f"{self._starts.fruitless} workers in a row could not start, the last one: {cause}"
+        for item in self._waiting.take_all():
+            self._hatch.started(item)
+            while item.left:
+                self.failed(item, WorkerDied(f"{item.name} did not run: {text}", cause))
 
     def _refuse_start(self, refusal: StartFailed, cause: Exception | None) -> None:
         if self._starting is not None and not self._starting.done():
@@ -264,7 +268,7 @@ class Engine:
         """Give what may start to whoever is free."""
         while not self._is_stopping:
             item = self._chosen()
-            worker = None if item is None else self._free_worker()
+            worker = None if item is None else self._worker_for(item.stream)
             if item is not None and worker is not None:
                 self._waiting.take(item)
                 self._hatch.started(item)
@@ -273,18 +277,47 @@ class Engine:
                 return
 
     def _chosen(self) -> Item | None:
-        first = self._waiting.first()
+        first = self._waiting.first(self._may_run)
         hatch = self._hatch
         with hatch.lock:
             enough = fits(hatch.unread_bytes, hatch.in_flight, self._sizes.bytes, self._arena_bytes)
             hatch.is_narrow = first is not None and not enough
             if first is None or enough:
                 return first
-            return self._waiting.first_needed()
+            return self._waiting.first_needed(self._may_run)
 
-    def _free_worker(self) -> Worker | None:
-        most = places(self._usual_s)
-        free = [worker for worker in self.workers if worker.is_ready and len(worker.sent) < most]
+    def _has_place(self, worker: Worker) -> bool:
+        return worker.is_ready and len(worker.sent) < places(self._usual_s)
+
+    def _owner(self, stream: Stream) -> Worker | None:
+        """The one living worker that a sticky stream goes to."""
+        return next((worker for worker in self.workers if stream in worker.streams), None)
+
+    def _assign(self, stream: Stream) -> Worker | None:
+        ready = [worker for worker in self.workers if worker.is_ready]
+        found = min(ready, key=lambda worker: len(worker.streams), default=None)
+        if found is not None:
+            found.streams.add(stream)
+        return found
+
+    def _share_with(self, worker: Worker) -> None:
+        """A worker that is new takes its part of the sticky streams from the others."""
+        while (most := max(self.workers, key=lambda one: len(one.streams))) is not worker:
+            if len(most.streams) - len(worker.streams) < 2:
+                return
+            worker.streams.add(most.streams.pop())
+
+    def _may_run(self, stream: Stream) -> bool:
+        """A sticky stream waits for its worker, others only for any."""
+        if not stream.is_sticky:
+            return True
+        owner = self._owner(stream) or self._assign(stream)
+        return owner is not None and self._has_place(owner)
+
+    def _worker_for(self, stream: Stream) -> Worker | None:
+        if stream.is_sticky:
+            return self._owner(stream)
+        free = [worker for worker in self.workers if self._has_place(worker)]
         return min(free, key=lambda worker: len(worker.sent), default=None)
 
     def _take_from_busy(self) -> bool:
@@ -295,8 +328,8 @@ class Engine:
 
     def _make_way(self) -> None:
         """What was given beforehand comes back if something more urgent has come meanwhile."""
-        first = self._waiting.first()
-        if first is None or not self._highest:
+        first = self._waiting.first(self._may_run) if self._highest else None
+        if first is None:
             return
         for worker in self.workers:
             while self._ask_back(worker, first.priority):
@@ -306,6 +339,8 @@ class Engine:
         """Take back the last item of a worker that it has not begun and that is less urgent."""
         for sent in reversed(tuple(worker.sent)[1:]):
             if sent.was_asked_back or sent.item.priority >= below or sent.count > MAX_WITHDRAWN:
+                continue
+            if sent.item.stream.is_sticky:
                 continue
             if worker.ask_back(sent):
                 self.put_back(sent.item)
@@ -334,6 +369,10 @@ class Engine:
         if took_s is not None:
             usual_s = self._usual_s
             self._usual_s = took_s if usual_s is None else REMEMBERED * usual_s + (1 - REMEMBERED) * took_s
+        self.feed()
+
+    async def grow(self, arena_bytes: int) -> None:
+        self._arena_bytes = max(self._arena_bytes, self._crew.grow(arena_bytes))
         self.feed()
 
     # --- time ------------------------------------------------------------------------------------

@@ -18,10 +18,11 @@ from omniq.clock import Clock
 from omniq.errors import CorruptRecord
 from omniq.logic import lifecycle
 from omniq.storage.batched import HISTORY_LIMIT
-from omniq.storage.rows import Rows, digest
+from omniq.storage.rows import digest
 from omniq.storage.sqlite import looking
 from omniq.storage.sqlite.beside import Beside
 from omniq.storage.sqlite.claiming import Head, first_due, heads
+from omniq.storage.sqlite.moving import MovingRows
 from omniq.storage.sqlite.records import (
     CLAIM,
     EPOCH,
@@ -99,7 +100,7 @@ def _marks(values: Sequence[object]) -> str:
     return ", ".join("?" * len(values))
 
 
-class SQLiteRows(Rows):
+class SQLiteRows(MovingRows):
     """Rows over one connection. `boot` is this machine's number in `omniq_boot`."""
 
     def __init__(self, conn: sqlite3.Connection, clock: Clock, beside: Beside, boot: int) -> None:
@@ -163,6 +164,8 @@ class SQLiteRows(Rows):
         now = self.now()
         if self._one("SELECT 1 FROM omniq_gone LIMIT 1") is not None and self._any_remembered(tasks, now):
             return False
+        if not self.limits().keys().isdisjoint(task.queue for task in tasks):
+            return False
         if not self._insert_all([lifecycle.arrive(task, now) for task in tasks]):
             return False
         self.rang_due = True
@@ -189,7 +192,8 @@ class SQLiteRows(Rows):
         large = [(n, t.payload) for n, t in enumerate(tasks, first) if len(t.payload) > ROW_BYTES]
         if large:
             self.conn.executemany("INSERT INTO omniq_body (seq, payload) VALUES (?, ?)", large)
-        self._moved((task.queue for task in tasks), None, TaskStatus.PENDING)
+        for status in {task.status for task in tasks}:
+            self._moved((task.queue for task in tasks if task.status is status), None, status)
         return True
 
     def _moved(self, queues: Iterable[str], before: TaskStatus | None, after: TaskStatus | None) -> None:

@@ -33,7 +33,7 @@ LAYERS = (
             "data",
             "moving",
         ),
-        "web",
+        *("stalls", "web"),
     },
     {"app", "calls", "handles", "progressbar", "schedules"},
     {"omniq"},  # the package itself: the public names

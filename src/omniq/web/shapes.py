@@ -113,6 +113,7 @@ def worker(one: WorkerInfo, holding: Sequence[Task], now: datetime) -> dict[str,
         "concurrency": one.concurrency,
         "in_flight": len(holding),  # by the store's own account: a beat may be seconds old
         "functions": None if one.functions is None else list(one.functions)[: redacting.MAX_ITEMS],
+        "loop_stalls": one.loop_stalls,
         "started_at": moment(one.started_at),
         "seen_at": moment(one.seen_at),
         "silent": one.seen_at is None or (now - one.seen_at).total_seconds() > SILENT_S,

@@ -305,8 +305,7 @@ class OmniQ(Scheduling):
         """The dashboard, to mount in any ASGI application. Needs `pip install 'omniq-tasks[web]'`.
 
         It answers to the names of this machine only; name others in `hosts`, and guard them by a `token`, or
-        by what the application around it does. Nothing can be changed, and no arguments are shown, unless
-        that is allowed.
+        by what the application around it does. Nothing can be changed, and no arguments show, unless allowed.
         """
         try:
             from omniq.web import Dashboard, Settings

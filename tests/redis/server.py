@@ -148,7 +148,7 @@ class Private:
             line.settimeout(5)
             line.connect(str(self.socket))
             line.sendall(b"PING\r\n")
-            return line.recv(100).startswith(b"+PONG")
+            return line.recv(100).startswith((b"+PONG", b"-NOAUTH"))
         return False
 
     def stop(self, how: int = signal.SIGTERM) -> None:

@@ -130,7 +130,7 @@ def _read_task(task_id: str, state: bytes, call: Call, options: Options) -> Stor
     epoch, attempts, losses, suspicions, max_losses, seq, due, expires = fixed[6:14]
     enqueued, started, finished, result_at, _, result_ttl = fixed[14:]
     queue, owner, _, key, progress, error, result = _texts(state)
-    result_status = None if ended == NO_RESULT else STATUSES[ended]
+    result_status = None if ended == NO_RESULT else STATUSES[int(ended)]
     return StoredTask(
         call.func_path,
         call.payload,
@@ -148,7 +148,7 @@ def _read_task(task_id: str, state: bytes, call: Call, options: Options) -> Stor
         headers=options.headers,
         on_failure=options.on_failure,
         result_ttl=None if result_ttl < 0 else result_ttl,
-        status=STATUSES[status],
+        status=STATUSES[int(status)],
         epoch=epoch,
         attempts=attempts,
         losses=losses,
@@ -194,7 +194,12 @@ def read_run(raw: bytes) -> Run:
         owner, error = raw[_RUN.size : _RUN.size + length], raw[_RUN.size + length :]
         known = _read_error.decode(error) if error else None
         return Run(
-            epoch, owner.decode() or None, _or_none(started), moment_of(finished), OUTCOMES[outcome], known
+            epoch,
+            owner.decode() or None,
+            _or_none(started),
+            moment_of(finished),
+            OUTCOMES[int(outcome)],
+            known,
         )
     except (ValueError, IndexError, OverflowError, struct.error, msgspec.MsgspecError) as exc:
         raise CorruptRecord(f"a line of a task's history makes no sense: {exc}") from exc

@@ -83,11 +83,9 @@ class Wire(asyncio.Protocol):
         self.lost.set()
 
     def _deliver(self, reply: Any) -> None:
-        if self._heard is not None and isinstance(reply, list):
-            parts: list[Any] = reply
-            if parts[0] == b"message":
-                self._heard(parts[1], parts[2])
-                return
+        if self._heard is not None and not isinstance(reply, bytes | Exception) and reply[0] == b"message":
+            self._heard(reply[1], reply[2])
+            return
         if not self._owed:
             self._fail(ConnectionError("an answer to nothing"))
             return

@@ -1,4 +1,4 @@
-"""Stands between a store and its server, and breaks what a network breaks: on real sockets, with real bytes."""
+"""Stands between a store and its server, and breaks what a network breaks, on real sockets."""
 
 from __future__ import annotations
 

@@ -225,26 +225,27 @@ async def test_a_replica_is_promoted(tmp_path: Path) -> None:
         async with wired(replica.url) as wire:
             await wire.call("REPLICAOF", "127.0.0.1", primary.port)
             await until(lambda: _is_linked(wire))
-            async with Proxy(primary.url, tmp_path) as proxy:
-                async with draining(primary.url, proxy.url, "omniq") as store:
-                    await until(lambda: has_done(store, 50))
-                    await wire.call("WAIT", 0, 0)
-                    await until(lambda: _caught_up(wire, primary.url))
-                    await asyncio.to_thread(primary.stop, signal.SIGKILL)
-                    await wire.call("REPLICAOF", "NO", "ONE")
-                    proxy.lead_to(replica.url)
-                    proxy.reset()
-                    async with RedisStorage(replica.url) as survivor:
-                        await until(lambda: has_done(survivor, MANY))
-                        assert set(bodies.RUNS) == set(range(MANY))
-                        assert await survivor.verify() == []
+            async with (
+                Proxy(primary.url, tmp_path) as proxy,
+                draining(primary.url, proxy.url, "omniq") as store,
+            ):
+                await until(lambda: has_done(store, 50))
+                await until(lambda: _has_everything(wire))
+                await asyncio.to_thread(primary.stop, signal.SIGKILL)
+                await wire.call("REPLICAOF", "NO", "ONE")
+                proxy.lead_to(replica.url)
+                proxy.reset()
+                async with RedisStorage(replica.url) as survivor:
+                    await until(lambda: has_done(survivor, MANY))
+                    assert set(bodies.RUNS) == set(range(MANY))
+                    assert await survivor.verify() == []
 
 
 async def _is_linked(wire: Wire) -> bool:
     return b"master_link_status:up" in await wire.call("INFO", "replication")
 
 
-async def _caught_up(wire: Wire, primary_url: str) -> bool:
+async def _has_everything(wire: Wire) -> bool:
     """What was enqueued must be there; how far the drain is may differ: that is what a failover loses."""
     return int(await wire.call("ZCARD", "{omniq}:order")) == MANY
 

@@ -18,8 +18,9 @@ from loguru import logger
 from omniq.clock import Clock, wait_for_event
 from omniq.errors import CorruptRecord, InvalidOption, StoreUnavailable
 from omniq.storage.base import Claimed
-from omniq.storage.batched import BatchedStorage, check_moment, unknown
+from omniq.storage.batched import check_moment, unknown
 from omniq.storage.rows import Rows
+from omniq.storage.scheduling import EmbeddedSchedules
 from omniq.task import (
     MAX_NAME_CHARS,
     Answer,
@@ -138,7 +139,7 @@ class Bell:
             listener.ring(due=due, result=result)
 
 
-class EmbeddedStorage(BatchedStorage):
+class EmbeddedStorage(EmbeddedSchedules):
     """Every verb of the contract over `Rows`."""
 
     def __init__(self) -> None:

@@ -14,6 +14,7 @@ from typing import ClassVar, TypeVar
 
 from omniq.clock import REAL_CLOCK, Clock
 from omniq.logic import lifecycle
+from omniq.schedule import Schedule
 from omniq.storage.base import Capabilities
 from omniq.storage.batched import HISTORY_LIMIT
 from omniq.storage.embedded import Bell, EmbeddedStorage
@@ -54,6 +55,7 @@ class MemoryRows(Rows):
         self._gone: dict[str, tuple[bytes, float]] = {}
         self._paused: set[str] = set()
         self._workers: dict[str, WorkerInfo] = {}
+        self._schedules: dict[str, Schedule] = {}
 
     def now(self) -> datetime:
         return self.clock.now()
@@ -267,6 +269,27 @@ class MemoryRows(Rows):
 
     def ended(self, ids: Sequence[str]) -> set[str]:
         return {i for i in ids if i not in self.tasks or self.tasks[i].result_status is not None}
+
+    # --- schedules -------------------------------------------------------------------------------
+
+    def schedule(self, name: str) -> Schedule | None:
+        return self._schedules.get(name)
+
+    def schedules(self) -> list[Schedule]:
+        return [self._schedules[name] for name in sorted(self._schedules)]
+
+    def schedules_due(self, now: datetime, limit: int) -> list[Schedule]:
+        due = [(one.next_at, one.name) for one in self._schedules.values() if one.next_at is not None]
+        return [self._schedules[name] for at, name in heapq.nsmallest(limit, due) if at <= now]
+
+    def next_tick(self) -> datetime | None:
+        return min((one.next_at for one in self._schedules.values() if one.next_at), default=None)
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        self._schedules[schedule.name] = schedule
+
+    def drop_schedule(self, name: str) -> bool:
+        return self._schedules.pop(name, None) is not None
 
     def verify(self) -> list[str]:
         wrong: list[str] = []

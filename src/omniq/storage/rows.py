@@ -18,6 +18,7 @@ from loguru import logger
 from omniq.errors import Conflict, CorruptRecord, DuplicateTask, IdConflict
 from omniq.logic import lifecycle
 from omniq.logic.lifecycle import Change
+from omniq.schedule import Schedule
 from omniq.storage.batched import unknown
 from omniq.task import (
     Answer,
@@ -149,6 +150,26 @@ class Rows(ABC):
 
     @abstractmethod
     def verify(self) -> list[str]: ...
+
+    @abstractmethod
+    def schedule(self, name: str) -> Schedule | None: ...
+
+    @abstractmethod
+    def schedules(self) -> list[Schedule]: ...
+
+    @abstractmethod
+    def schedules_due(self, now: datetime, limit: int) -> list[Schedule]:
+        """Those whose next tick has come, the one that has waited longest first."""
+
+    @abstractmethod
+    def next_tick(self) -> datetime | None: ...
+
+    @abstractmethod
+    def put_schedule(self, schedule: Schedule) -> None: ...
+
+    @abstractmethod
+    def drop_schedule(self, name: str) -> bool:
+        """Whether there was one."""
 
     # --- enqueue ---------------------------------------------------------------------------------
 

@@ -152,6 +152,14 @@ def read_worker(info: str, seen_at: datetime) -> WorkerInfo:
 # --- writing -------------------------------------------------------------------------------------
 
 
+def can_be_kept(name: str) -> bool:
+    """Whether anything stored can have this id or name: PostgreSQL keeps no NUL and no lone surrogate."""
+    try:
+        return "\x00" not in name and bool(name.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def json_text(value: Any) -> str:
     try:
         return _to_json.encode(value).decode()

@@ -21,7 +21,9 @@ from omniq.storage.base import Capabilities, Claimed
 from omniq.storage.embedded import Bell, EmbeddedStorage
 from omniq.storage.rows import Rows
 from omniq.storage.sqlite.beside import Ear, Kind
-from omniq.storage.sqlite.engine import AwaitedJob, BlockingJob, Durability, Engine, explained
+from omniq.storage.sqlite.engine import Durability, Engine
+from omniq.storage.sqlite.failures import explained
+from omniq.storage.sqlite.jobs import AwaitedJob, BlockingJob
 from omniq.storage.sqlite.records import Retention, text_or_bytes
 from omniq.storage.sqlite.rows import SQLiteRows
 from omniq.task import Answer, Claim, Enqueued, OnConflict, Settlement, StoredTask, count, shown

@@ -17,7 +17,7 @@ from omniq.clock import Clock
 from omniq.errors import CorruptRecord
 from omniq.logic import lifecycle
 from omniq.storage.batched import HISTORY_LIMIT
-from omniq.storage.rows import Rows, digest
+from omniq.storage.rows import digest
 from omniq.storage.sqlite.beside import Beside
 from omniq.storage.sqlite.claiming import Head, first_due, heads
 from omniq.storage.sqlite.records import (
@@ -44,6 +44,7 @@ from omniq.storage.sqlite.records import (
     record_of,
     to_json,
 )
+from omniq.storage.sqlite.schedules import ScheduleRows
 from omniq.task import (
     TOP_PRIORITY,
     Action,
@@ -88,7 +89,7 @@ def _marks(values: Sequence[object]) -> str:
     return ", ".join("?" * len(values))
 
 
-class SQLiteRows(Rows):
+class SQLiteRows(ScheduleRows):
     """Rows over one connection. `boot` is this machine's number in `omniq_boot`."""
 
     def __init__(self, conn: sqlite3.Connection, clock: Clock, beside: Beside, boot: int) -> None:

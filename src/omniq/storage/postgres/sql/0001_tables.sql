@@ -79,6 +79,11 @@ CREATE TABLE run (
 CREATE TABLE queue (name text COLLATE "C" NOT NULL);
 CREATE INDEX queue_name ON queue (name);
 
+-- The latest moment at which anything was enqueued, to about ten seconds. The clock is behind it only after it was
+-- set back; tasks without an eta that were enqueued before that are due all the same.
+CREATE TABLE latest (at timestamptz NOT NULL);
+INSERT INTO latest VALUES ('-infinity');
+
 CREATE TABLE paused (queue text COLLATE "C" PRIMARY KEY);
 CREATE TABLE gone (id text COLLATE "C" PRIMARY KEY, digest bytea NOT NULL, until timestamptz NOT NULL);
 CREATE INDEX gone_until ON gone (until);

@@ -12,6 +12,13 @@ SELECT * FROM {schema}.exchange(
     $9::float8, $10::text, $11::text[], $12::bigint, $13::float8, $14::text, $15::boolean, $16::text[], $17::bigint,
     $18::text[], $19::smallint[], $20::timestamptz[], $21::bigint[])
 
+-- name: settle_last
+-- In the transaction of a body: from here to its COMMIT the task is locked, so a client that is cut off in between
+-- is not waited for.
+SELECT missed, set_config('idle_in_transaction_session_timeout', '5000', true) FROM {schema}.exchange(
+    $1::text[], $2::bigint[], $3::smallint[], $4::bytea[], $5::float8[], $6::text[], $7::text[], $8::float8,
+    $9::float8, NULL, NULL, NULL, NULL, NULL, NULL, '{}', 0, '{}', '{}', '{}', '{}')
+
 -- name: renew
 SELECT id, epoch, cancel_requested, seq FROM {schema}.renew($1::text, $2::float8)
 
@@ -127,3 +134,26 @@ LIMIT 1000
 
 -- name: version
 SELECT max(version) FROM {schema}.migration
+
+-- name: schedules
+SELECT {schema}.clock(), (SELECT min(next_at) FROM {schema}.schedule),
+    ARRAY(SELECT s.record FROM {schema}.schedule s ORDER BY s.name)
+
+-- name: due_schedules
+SELECT {schema}.clock(), (SELECT min(next_at) FROM {schema}.schedule),
+    ARRAY(SELECT s.record FROM {schema}.schedule s WHERE s.next_at <= {schema}.clock()
+        ORDER BY s.next_at, s.name LIMIT $1::bigint)
+
+-- name: known_schedule
+SELECT {schema}.clock(), (SELECT min(next_at) FROM {schema}.schedule),
+    ARRAY(SELECT s.record FROM {schema}.schedule s WHERE s.name = $1::text)
+
+-- name: write_schedule
+SELECT {schema}.write_schedule(
+    $1::text, $2::bigint, $3::bigint, $4::timestamptz, $5::bytea,
+    $6::text[], $7::bytea[], $8::text[], $9::bytea[], $10::text[], $11::smallint[], $12::timestamptz[], $13::float8[],
+    $14::timestamptz[], $15::float8[], $16::float8[], $17::float8[], $18::integer[], $19::integer[], $20::text[],
+    $21::text[], $22::text[], $23::float8[])
+
+-- name: drop_schedule
+DELETE FROM {schema}.schedule WHERE name = $1::text RETURNING true

@@ -24,15 +24,21 @@ VIRTUAL = "local now = tonumber(redis.call('GET', KEYS[1] .. 'test-clock'))"
 class VirtualServer(Server):
     """Before each call the server is told what time it is."""
 
-    def __init__(self, address: Address, durability: Any, clock: VirtualClock) -> None:
+    def __init__(self, address: Address, durability: Any, clock: VirtualClock, follows_wall: bool) -> None:
         super().__init__(address, durability, Scripts(VIRTUAL))
         self._clock = clock
         self._told: datetime | None = None
-        # The server's clock is a wall that nobody sets: moments follow the steady count.
+        # The server's clock is a wall, set only where a test says so: moments follow the steady count.
         self._began = clock.now() - timedelta(seconds=clock.monotonic())
+        self._follows_wall = follows_wall
+
+    def now(self) -> datetime:
+        if self._follows_wall:
+            return self._clock.now()
+        return self._began + timedelta(seconds=self._clock.monotonic())
 
     async def _call(self, command: tuple[Argument, ...]) -> Any:
-        now = self._began + timedelta(seconds=self._clock.monotonic())
+        now = self.now()
         if self._wire is None or not self._wire.is_open:
             await self._connect()
         assert self._wire is not None
@@ -44,10 +50,11 @@ class VirtualServer(Server):
 
 class VirtualRedis(RedisStorage):
     late_s = 0.0
+    follows_wall = False
 
     def _make_server(self, address: Address) -> Server:
         assert isinstance(self.clock, VirtualClock)
-        return VirtualServer(address, self.durability, self.clock)
+        return VirtualServer(address, self.durability, self.clock, self.follows_wall)
 
 
 def new_namespace() -> str:

@@ -61,7 +61,7 @@ def test_addresses(
     address = Address(url, None)
     assert (address.host, address.port, address.path, address.db) == (host, port, path, db)
     assert (address.tls, address.namespace) == (tls, namespace)
-    again = Address(address.url, None)
+    again = open_storage(address.url)._address  # type: ignore[attr-defined]
     assert (again.host, again.port, again.path, again.db, again.namespace) == (
         host,
         port,

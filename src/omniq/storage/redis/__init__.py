@@ -12,13 +12,15 @@ from loguru import logger
 from omniq.clock import REAL_CLOCK, Clock
 from omniq.errors import Conflict, CorruptRecord, DuplicateTask, IdConflict, InvalidOption, SchemaMismatch
 from omniq.storage.base import Capabilities, Claimed
-from omniq.storage.batched import BatchedStorage, check_moment, unknown
+from omniq.storage.batched import check_moment, unknown
 from omniq.storage.embedded import MAX_PAGE, Ring, check_claim
 from omniq.storage.redis import records
 from omniq.storage.redis.address import Address
 from omniq.storage.redis.connections import Server
 from omniq.storage.redis.durability import Durability
 from omniq.storage.redis.looking import counts_of, faults, page_of, rates_of
+from omniq.storage.redis.records import name_bytes
+from omniq.storage.redis.schedules import RedisSchedules
 from omniq.storage.redis.scripts import Scripts
 from omniq.storage.redis.waking import Listening, Results
 from omniq.storage.redis.wire import Argument
@@ -55,7 +57,7 @@ _HEAD: Final = 5
 _ALL_NEW, _MIXED, _ID_CONFLICT = 0, 1, 2
 
 
-class RedisStorage(BatchedStorage):
+class RedisStorage(RedisSchedules):
     """Tasks in a namespace of a Redis or Valkey server, on the server's clock.
 
     The default durability wants an append-only file and waits for it; `durability="relaxed"` takes what the
@@ -263,15 +265,15 @@ class RedisStorage(BatchedStorage):
     async def renew(self, worker: str, lease: float, holding: Iterable[Held] = ()) -> Renewal:
         positive_seconds(lease, "lease")
         known = tuple(holding)
-        held = {one.id: one for one in _held(await self._write("renew", _name(worker), _us(lease)))}
+        held = {one.id: one for one in _held(await self._write("renew", name_bytes(worker), _us(lease)))}
         lost = frozenset(one.id for one in known if one.id not in held or held[one.id].epoch != one.epoch)
         return Renewal(held, lost, frozenset(one.id for one in held.values() if one.cancel_requested))
 
     async def held(self, worker: str) -> list[Held]:
-        return _held(await self._ask("renew", _name(worker), ""))
+        return _held(await self._ask("renew", name_bytes(worker), ""))
 
     async def release(self, worker: str) -> int:
-        return int(await self._tell("release", self._failure_us, _name(worker)))
+        return int(await self._tell("release", self._failure_us, name_bytes(worker)))
 
     async def lapse(self, limit: int = 100) -> int:
         """A look first: this is asked often, and there is seldom anything."""
@@ -284,13 +286,15 @@ class RedisStorage(BatchedStorage):
 
     async def progress(self, task_id: str, epoch: int, done: float, total: float | None = None) -> bool:
         check_progress(done, total)
-        return bool(await self._write("progress", _name(task_id), epoch, records.json_bytes((done, total))))
+        return bool(
+            await self._write("progress", name_bytes(task_id), epoch, records.json_bytes((done, total)))
+        )
 
     async def cancel(self, task_id: str) -> TaskStatus:
-        return _status(task_id, await self._tell("cancel", self._failure_us, _name(task_id)))
+        return _status(task_id, await self._tell("cancel", self._failure_us, name_bytes(task_id)))
 
     async def retry(self, task_id: str) -> None:
-        number, key, holder = await self._tell("retry", _name(task_id))
+        number, key, holder = await self._tell("retry", name_bytes(task_id))
         status = _status(task_id, number)
         if status not in (TaskStatus.FAILED, TaskStatus.CANCELLED):
             raise Conflict(f"task {task_id} is {status}; only FAILED and CANCELLED tasks can be retried")
@@ -302,7 +306,7 @@ class RedisStorage(BatchedStorage):
     async def reschedule(self, task_id: str, eta: datetime, *, epoch: int | None = None) -> None:
         moment = records.raw_moment(check_moment(eta))
         number, current = await self._tell(
-            "reschedule", _name(task_id), moment, "" if epoch is None else epoch
+            "reschedule", name_bytes(task_id), moment, "" if epoch is None else epoch
         )
         status = _status(task_id, number)
         if epoch is not None and current != epoch:
@@ -311,7 +315,7 @@ class RedisStorage(BatchedStorage):
             raise Conflict(f"task {task_id} is {status}; only PENDING tasks can be rescheduled")
 
     async def delete(self, task_id: str) -> None:
-        status = _status(task_id, await self._tell("delete", _name(task_id)))
+        status = _status(task_id, await self._tell("delete", name_bytes(task_id)))
         if not status.final:
             raise Conflict(f"task {task_id} is {status}; cancel it first, then delete it")
 
@@ -326,10 +330,10 @@ class RedisStorage(BatchedStorage):
         await self._tell("pause", queue_name(queue), 0)
 
     async def beat(self, worker: WorkerInfo) -> None:
-        await self._write("beat", _name(worker.id), records.json_bytes(worker))
+        await self._write("beat", name_bytes(worker.id), records.json_bytes(worker))
 
     async def leave(self, worker: str) -> None:
-        await self._write("beat", _name(worker), "")
+        await self._write("beat", name_bytes(worker), "")
 
     # --- looking ---------------------------------------------------------------------------------
 
@@ -342,7 +346,7 @@ class RedisStorage(BatchedStorage):
         return None if stored is None else self.result_of(stored)
 
     async def _get(self, task_id: str) -> StoredTask | None:
-        name = _name(task_id)
+        name = name_bytes(task_id)
         state, body = await self._ask("get", name)
         return None if state is None and body is None else records.read_task(name, state, body)
 
@@ -353,7 +357,7 @@ class RedisStorage(BatchedStorage):
             raise InvalidOption(f"limit must be at most {MAX_PAGE}, not {limit}; ask for pages with after=")
         below: Argument = "+inf"
         if after is not None:
-            state, _ = await self._ask("get", _name(after))
+            state, _ = await self._ask("get", name_bytes(after))
             if state is None:
                 raise unknown(after)
             below = records.seq_of(state)
@@ -366,7 +370,7 @@ class RedisStorage(BatchedStorage):
         return tasks
 
     async def history(self, task_id: str) -> list[Run]:
-        lines = await self._command("LRANGE", self._key(b"runs:" + _name(task_id)), 0, -1)
+        lines = await self._command("LRANGE", self._key(b"runs:" + name_bytes(task_id)), 0, -1)
         return [records.read_run(line) for line in reversed(lines)]
 
     async def counts(self) -> dict[str, dict[TaskStatus, int]]:
@@ -422,13 +426,8 @@ class RedisStorage(BatchedStorage):
     async def _look_for_ends(self, ids: list[str]) -> set[str]:
         """Which of these have ended, or are gone; and tell those who end tasks that somebody listens."""
         await self._listening.listen("result", self._ended)
-        waiting = await self._ask("unended", EAR_MS, *map(_name, ids))
+        waiting = await self._ask("unended", EAR_MS, *map(name_bytes, ids))
         return set(ids) - {task_id.decode(errors="replace") for task_id in waiting}
-
-
-def _name(text: str) -> bytes:
-    """An id or a worker as bytes. A lone surrogate cannot be stored, so whatever has one is unknown."""
-    return str(text).encode(errors="backslashreplace")
 
 
 def _us(seconds: float) -> int:
@@ -439,7 +438,13 @@ def _wish(claim: Claim) -> tuple[Argument, ...]:
     scarce = claim.scarce
     queues: tuple[Argument, ...] = (-1,) if claim.queues is None else (len(claim.queues), *claim.queues)
     said: tuple[Argument, ...] = (
-        *(_name(claim.worker), _name(claim.claim_id), claim.limit, _us(claim.lease), int(claim.isolates)),
+        *(
+            name_bytes(claim.worker),
+            name_bytes(claim.claim_id),
+            claim.limit,
+            _us(claim.lease),
+            int(claim.isolates),
+        ),
         *(max(0, claim.scarce_limit), len(scarce), *scarce, *queues),
     )
     return said

@@ -11,7 +11,7 @@ import asyncio
 import re
 import ssl
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from hiredis import ReplyError
 
@@ -44,7 +44,7 @@ class Address:
             namespace if namespace is not None else named.get("namespace", DEFAULT_NAMESPACE)
         )
         rest = urlencode([(name, value) for name, value in options if name != "namespace"], quote_via=quote)
-        self.base = urlunsplit(parts._replace(query=rest))
+        self.base = _joined(parts, rest)
         self.shown = shown(safe_url(self.base), limit=200).strip("'")
         self.user = unquote(parts.username or "")
         self.password = unquote(parts.password or "")
@@ -69,7 +69,7 @@ class Address:
             return self.base
         parts = urlsplit(self.base)
         query = "&".join(filter(None, (parts.query, f"namespace={quote(self.namespace, safe='')}")))
-        return urlunsplit(parts._replace(query=query))
+        return _joined(parts, query)
 
     def move_to(self, host: str, port: int) -> None:
         """Another node of the same Cluster has our slot now."""
@@ -116,6 +116,11 @@ class Address:
         ):  # a name is for people: whoever may not set it goes without
             if isinstance(reply, ReplyError):
                 raise reply
+
+
+def _joined(parts: SplitResult, query: str) -> str:
+    """With both slashes, also where no host follows."""
+    return f"{parts.scheme}://{parts.netloc}{parts.path}{f'?{query}' if query else ''}"
 
 
 def _checked(namespace: str) -> str:

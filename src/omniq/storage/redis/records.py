@@ -212,6 +212,11 @@ def read_worker(info: bytes, seen_us: bytes) -> WorkerInfo:
 # --- writing -------------------------------------------------------------------------------------
 
 
+def name_bytes(text: str) -> bytes:
+    """An id, a worker, a schedule. A lone surrogate cannot be stored, so whatever has one is unknown."""
+    return str(text).encode(errors="backslashreplace")
+
+
 def json_bytes(value: Any) -> bytes:
     try:
         return _to_json.encode(value)
@@ -264,7 +269,7 @@ def settle_arguments(said: Sequence[Settlement]) -> list[bytes]:
     for one in said:
         first = one.result if one.result is not None else b"" if one.error is None else json_bytes(one.error)
         head = _SAID.pack(one.task.epoch, ACTIONS[one.action], one.delay_s, len(first))
-        arguments += (one.task.id.encode(errors="backslashreplace"), head, first + _poison(one))
+        arguments += (name_bytes(one.task.id), head, first + _poison(one))
     return arguments
 
 

@@ -16,7 +16,11 @@ _FOLDER: Final = files("omniq.storage.redis") / "lua"
 _CLOCK: Final = "clock"
 _COMMON: Final = ("tasks", "moves")
 # What a verb needs beyond that.
-_NEEDS: Final = {"exchange": ("settling",)}
+_NEEDS: Final = {
+    "enqueue": ("arriving",),
+    "exchange": ("settling",),
+    "write_schedule": ("arriving",),
+}
 
 
 class Script(Struct, frozen=True):

@@ -92,6 +92,9 @@ local function take(picked)
       table.insert(reply[5], head.id)
     elseif is_expired(t) then
       expire(t, failure_ttl)
+    elseif t.has_eta == 1 and moment(t.due) > now then -- the clock was set back since it came due
+      put('ZREM', 'ready:' .. head.queue, head.where)
+      put_pair('ZADD', 'later:' .. head.queue, score(moment(t.due)), head.where)
     else
       put('ZREM', 'ready:' .. head.queue, head.where)
       if t.expires ~= NEVER then put('ZREM', 'expiring', t.id) end
@@ -137,7 +140,7 @@ if #claimed == 0 then
     local wanted, had = limit - #claimed, #claimed
     local picked = wanted > 0 and heads(wanted) or {}
     take(picked)
-    more = #picked == wanted or #claimed - had < #picked -- expired ones took a place
+    more = #picked == wanted or #claimed - had < #picked -- expired ones, say, took a place
     if not more or #claimed >= limit then break end
   end
   if #claimed > 0 then redis.call('SET', marker, 1, 'PX', math.ceil(lease / 1000)) end

@@ -24,7 +24,8 @@ end
 local function wait_at(t, due, has_eta)
   t.status, t.due, t.has_eta = PENDING, due, has_eta
   local at = moment(due)
-  if at <= now then put_pair('ZADD', 'ready:' .. t.queue, 0, place(t))
+  -- What has no eta is due whatever the clock says, also after it was set back.
+  if has_eta == 0 or at <= now then put_pair('ZADD', 'ready:' .. t.queue, 0, place(t))
   else put_pair('ZADD', 'later:' .. t.queue, score(at), place(t)) end
   put('SADD', 'queues', t.queue)
   if t.expires ~= NEVER then put_pair('ZADD', 'expiring', score(moment(t.expires)), t.id) end

@@ -12,7 +12,8 @@
 --   unique   hash unique key -> id                 gone:ID  digest of a deleted task, until when; goes by itself
 --   queues   set of those with something waiting   paused   set of queues
 --   broken   hash id -> what stood in an index but could not be read
---   workers  hash id -> JSON, seen: zset of their ids by their last beat
+--   workers  hash id -> JSON                       seen     zset of their ids by their last beat
+--   schedules  hash name -> revision, record       ticks    zset of their names by the next tick
 --
 -- A moment is microseconds since 1970. Doubles hold them exactly until 2255; what people choose themselves (eta,
 -- expires_at) may lie beyond, so it is kept as eight bytes whose order is that of time and only compared as a double.

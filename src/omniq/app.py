@@ -46,6 +46,7 @@ from omniq.logic.retry import RetryRules
 from omniq.loopthread import LoopThread, forbid_running_loop
 from omniq.registry import Executor, Resolver, Runnable, runnable_of
 from omniq.running import Context
+from omniq.schedules import Scheduling
 from omniq.serializer import MsgpackSerializer, Serializer
 from omniq.storage.base import BaseStorage
 from omniq.storage.batched import DAY_S, MAX_PAYLOAD_BYTES, BatchedStorage
@@ -74,7 +75,7 @@ _OPTIONS: Final = ("url_or_storage", "serializer", "allow", "result_ttl", "faile
 _apps: weakref.WeakSet[OmniQ] = weakref.WeakSet()
 
 
-class OmniQ:
+class OmniQ(Scheduling):
     """A queue as an application sees it. It connects when it is first used."""
 
     def __init__(

@@ -16,12 +16,12 @@ PACKAGE = Path(__file__).parents[2] / "src" / "omniq"
 
 # From the bottom up. A module imports from its own layer and from those below it.
 LAYERS = (
-    {"task", "schedule", "errors"},
+    {"task", "schedule", "parcel", "errors"},
     {"logic"},
     {"clock", "config", "names", "serializer", "storage", "registry", "loopthread"},
     {"pool"},
-    {"executors", "running", "hooks", "inchild", "processes", "crew", "upkeep", "worker", "data"},
-    {"app", "calls", "handles", "progressbar"},
+    {"executors", "running", "hooks", "inchild", "processes", "crew", "upkeep", "worker", "data", "moving"},
+    {"app", "calls", "handles", "progressbar", "schedules"},
     {"omniq"},  # the package itself: the public names
     {"testing"},
     {"cli", "web", "__main__"},
@@ -32,7 +32,7 @@ HEIGHT = {unit: height for height, layer in enumerate(LAYERS) for unit in layer}
 STORES = ("memory", "sqlite", "postgres", "redis")
 CONTRACT = ("omniq.storage.base", "omniq.storage.backend")
 
-PURE_OWN = ("omniq.task", "omniq.schedule", "omniq.errors", "omniq.logic")
+PURE_OWN = ("omniq.task", "omniq.schedule", "omniq.parcel", "omniq.errors", "omniq.logic")
 PURE_STANDARD = {
     "__future__", "collections", "dataclasses", "datetime", "enum", "functools", "itertools", "math",
     "typing",

@@ -29,6 +29,7 @@ from msgspec import Struct
 from omniq.clock import REAL_CLOCK, Clock
 from omniq.errors import CorruptRecord, InvalidOption, StoreUnavailable, Unsupported
 from omniq.logic.lifecycle import arrive
+from omniq.parcel import Parcel, TakenIn
 from omniq.schedule import Fired, Schedule
 from omniq.serializer import Encoded, MsgpackSerializer, Serializer
 from omniq.task import (
@@ -180,6 +181,7 @@ class BaseStorage(ABC):
 
         Same id and same content is "already there"; same id and other content is `IdConflict`. A unique
         key that a living task holds is skipped, raises `DuplicateTask`, or replaces a waiting one's call.
+        Where more tasks than `limit_queue` allows would wait in a queue, it is `QueueFull`.
         """
         ids: list[Enqueued] = []
         for task in tasks:
@@ -290,6 +292,17 @@ class BaseStorage(ABC):
     async def resume(self, queue: str) -> None:
         raise self._lacks("resume")
 
+    async def limit_queue(self, queue: str, max_depth: int | None) -> None:
+        """From now on at most `max_depth` tasks may wait in `queue` for whoever enqueues; None: any number.
+
+        Counted are the PENDING ones, due or not. Retries, give-backs and lapsed leases are never refused.
+        """
+        raise self._lacks("limit_queue")
+
+    async def queue_limits(self) -> dict[str, int]:
+        """The queues that have a limit."""
+        return {}
+
     async def prune(self, limit: int = 1000) -> int:
         """Delete at most `limit` final tasks whose retention is over (T16)."""
         return 0
@@ -314,10 +327,10 @@ class BaseStorage(ABC):
 
         Anybody may call this at any time, and many at once. A tick is one task, whose id is the schedule's
         name, "@" and the tick (`nightly@2030-01-01T02:00:00Z`): where that id is known, or its unique key
-        held, no task is made. The tasks and the schedule's next tick are one atomic write, which happens
-        only if nobody changed the schedule meanwhile. What becomes of the tasks never stops a schedule.
-        Which ticks, after a downtime: `omniq.logic.schedule.advance`. One schedule that cannot be read, or
-        whose time zone is unknown here, is reported and passed over, and stops no other.
+        held, or its queue full, no task is made. The tasks and the schedule's next tick are one atomic
+        write, which happens only if nobody changed the schedule meanwhile. What becomes of the tasks never
+        stops a schedule. Which ticks, after a downtime: `omniq.logic.schedule.advance`. One schedule that
+        cannot be read, or whose time zone is unknown here, is reported and passed over, and stops no other.
         """
         return Fired()
 
@@ -335,6 +348,34 @@ class BaseStorage(ABC):
     async def delete_schedule(self, name: str) -> None:
         """Forget a schedule; the tasks that it made stay. Unknown names: `NotFound`."""
         raise self._lacks("delete_schedule")
+
+    # --- the batched verbs: moving to another store ----------------------------------------------
+
+    async def take_out(self, limit: int = 500) -> Parcel | None:
+        """Take at most `limit` tasks that do not run out of this store, to be moved to another one.
+
+        Waiting ones first, in claim order, then ended ones; with each its history. The first parcel also has
+        the schedules, the paused queues and the queues' limits. Nobody can claim or find any longer what is
+        in a parcel. It is kept here, in the same atomic write, until `drop_parcel`: until then this returns
+        the same one again. None: there is nothing left that could be moved. What cannot be read is reported
+        and stays.
+        """
+        raise self._lacks("take_out")
+
+    async def take_in(self, parcel: Parcel) -> TakenIn:
+        """Keep what is in a parcel of another store, all or nothing. Taking it in again changes nothing.
+
+        Tasks keep id, epoch, attempts, losses, status, moments, result and history. An id that is known here
+        with the same call is left as it is; with another call it is `IdConflict`. A waiting task whose unique
+        key is held here is kept as CANCELLED, for people to decide. A schedule that is here already stays as
+        it is here. Limits do not apply. Where the parcel was taken out of this very store, it is back
+        afterwards, and forgotten.
+        """
+        raise self._lacks("take_in")
+
+    async def drop_parcel(self, parcel_id: str) -> None:
+        """Forget a parcel that was taken out, once it is safe elsewhere. May be repeated."""
+        raise self._lacks("drop_parcel")
 
     # --- the batched verbs: workers --------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import msgspec
 from loguru import logger
 from msgspec import Struct
 
-from omniq.errors import CorruptRecord, InvalidOption, NotFound
+from omniq.errors import CorruptRecord, InvalidOption, NotFound, QueueFull
 from omniq.logic import lifecycle
 from omniq.logic import schedule as logic
 from omniq.schedule import CatchUp, Fired, Overlap, Schedule
@@ -110,10 +110,15 @@ def fire_due(limit: int, rows: Rows) -> Fired:
 
 
 def _insert(task: StoredTask, now: datetime, rows: Rows) -> bool:
-    """T1 for a tick, unless this tick has its task, or a living one has its key."""
+    """T1 for a tick, unless this tick has its task, a living one has its key, or the queue is full."""
     if rows.get(task.id) is not None or rows.remembered(task.id) is not None:
         return False
     if task.unique_key is not None and rows.holder(task.unique_key) is not None:
+        return False
+    try:
+        rows.check_room([task])
+    except QueueFull as full:  # a schedule has nobody to tell
+        logger.warning("no task for {}: {}", task.id, full)
         return False
     rows.insert(lifecycle.arrive(task, now))
     rows.rang_due = True

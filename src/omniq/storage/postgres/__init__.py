@@ -19,6 +19,7 @@ from omniq.storage.postgres.claiming import Cursor
 from omniq.storage.postgres.connections import BORDER, Address, Connections, close
 from omniq.storage.postgres.errors import code_of, explained, missing_schema
 from omniq.storage.postgres.joining import is_drivers, run_on
+from omniq.storage.postgres.moving import PostgresMoving
 from omniq.storage.postgres.records import Row, can_be_kept
 from omniq.storage.postgres.schedules import PostgresSchedules
 from omniq.storage.postgres.schema import Statements, lock, migrations, newest, preamble, quoted, script, step
@@ -58,7 +59,7 @@ NO_PLACES: Final[tuple[Sequence[Any], ...]] = ((), (), (), ())
 EAR_S: Final = 30.0
 
 
-class PostgresStorage(PostgresSchedules):
+class PostgresStorage(PostgresSchedules, PostgresMoving):
     """Tasks in a schema of a PostgreSQL database, on the server's clock.
 
     `durability="relaxed"` commits without waiting for the disk: the last moments may be lost when the server

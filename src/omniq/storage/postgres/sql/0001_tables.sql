@@ -85,9 +85,13 @@ CREATE TABLE latest (at timestamptz NOT NULL);
 INSERT INTO latest VALUES ('-infinity');
 
 CREATE TABLE paused (queue text COLLATE "C" PRIMARY KEY);
+CREATE TABLE queue_limit (queue text COLLATE "C" PRIMARY KEY, max_depth bigint NOT NULL);
 CREATE TABLE gone (id text COLLATE "C" PRIMARY KEY, digest bytea NOT NULL, until timestamptz NOT NULL);
 CREATE INDEX gone_until ON gone (until);
 CREATE TABLE worker (id text COLLATE "C" PRIMARY KEY, info text NOT NULL, seen_at timestamptz NOT NULL);
 
 -- Until when somebody waits for results: a notification serialises commits, so it is sent only if one listens.
 CREATE UNLOGGED TABLE ear (until timestamptz NOT NULL);
+
+-- On its way to another store, or, without a body, the receipt of one that came from there.
+CREATE TABLE parcel (id text COLLATE "C" PRIMARY KEY, at timestamptz NOT NULL, body bytea);

@@ -64,7 +64,12 @@ DECLARE
     all_ids text[] := ids;
     all_digests bytea[] := digests;
     next_new integer := 1;
+    limited boolean;
+    filled text[];  -- the queues of what was created
 BEGIN
+    -- One at a time where a queue has a limit, or two could fill the last place of it.
+    PERFORM FROM queue_limit l WHERE l.queue = ANY (queues) ORDER BY l.queue FOR UPDATE;
+    limited := FOUND;
     -- Nobody waits for this, and in another isolation level it could fail.
     IF EXISTS (SELECT FROM latest l WHERE l.at < after(-10))
             AND current_setting('transaction_isolation') = 'read committed' THEN
@@ -88,6 +93,9 @@ BEGIN
         ON CONFLICT DO NOTHING RETURNING task.seq, task.id, task.digest)
     SELECT array_agg(p.id ORDER BY p.seq), array_agg(p.digest ORDER BY p.seq) INTO new_ids, new_digests FROM put p;
     IF cardinality(new_ids) = cardinality(ids) THEN
+        IF limited THEN
+            PERFORM check_depth(queues);
+        END IF;
         PERFORM ring(true, false);
         RETURN;  -- no row: everything was created
     END IF;
@@ -106,9 +114,28 @@ BEGIN
                 max_retries_of[number], max_losses_of[number], keys[number], headers_of[number],
                 on_failures[number], result_ttls[number], on_conflict) p;
         END IF;
+        IF created AND limited THEN
+            filled := filled || queues[number];
+        END IF;
         RETURN NEXT;
     END LOOP;
+    IF limited THEN
+        PERFORM check_depth(filled);
+    END IF;
     PERFORM ring(true, false);
+END $body$;
+
+-- After an insert. OQ004: more wait in one of these queues than may.
+CREATE FUNCTION check_depth(queues text[]) RETURNS void LANGUAGE plpgsql AS $body$
+DECLARE
+    full_one record;
+BEGIN
+    SELECT l.queue, l.max_depth INTO full_one FROM queue_limit l WHERE l.queue = ANY (queues) AND l.max_depth < (
+        SELECT count(*) FROM (
+            SELECT FROM task t WHERE t.status = 0 AND t.queue = l.queue LIMIT l.max_depth + 1) w) LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'OQ004', MESSAGE = full_one.queue, DETAIL = full_one.max_depth;
+    END IF;
 END $body$;
 
 -- One task that could not simply be inserted. OQ001: the id belongs to another call. OQ002: the key is held.

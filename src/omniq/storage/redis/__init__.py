@@ -19,11 +19,13 @@ from omniq.storage.redis.address import Address
 from omniq.storage.redis.connections import Server
 from omniq.storage.redis.durability import Durability
 from omniq.storage.redis.looking import counts_of, faults, page_of, rates_of
+from omniq.storage.redis.moving import RedisMoving
 from omniq.storage.redis.records import name_bytes
 from omniq.storage.redis.schedules import RedisSchedules
 from omniq.storage.redis.scripts import Scripts
 from omniq.storage.redis.waking import Listening, Results
 from omniq.storage.redis.wire import Argument
+from omniq.storage.rows import queue_full
 from omniq.task import (
     Answer,
     Claim,
@@ -54,10 +56,10 @@ EAR_MS: Final = 30_000
 _NONE, _UNREADABLE = -1, -2
 # In front of the tasks, `exchange` answers what it says of the call as a whole.
 _HEAD: Final = 5
-_ALL_NEW, _MIXED, _ID_CONFLICT = 0, 1, 2
+_ALL_NEW, _MIXED, _ID_CONFLICT, _FULL = 0, 1, 2, 4
 
 
-class RedisStorage(RedisSchedules):
+class RedisStorage(RedisSchedules, RedisMoving):
     """Tasks in a namespace of a Redis or Valkey server, on the server's clock.
 
     The default durability wants an append-only file and waits for it; `durability="relaxed"` takes what the
@@ -462,6 +464,8 @@ def _placed(stored: Sequence[StoredTask], reply: list[Any]) -> list[Enqueued]:
     task_id = rest[0].decode()
     if code == _ID_CONFLICT:
         raise IdConflict(f"id {task_id!r} already belongs to another call; leave id out to get a fresh one")
+    if code == _FULL:
+        raise queue_full(task_id, rest[1])
     raise DuplicateTask(f"unique key {shown(rest[1].decode())} is held by task {task_id}", task_id)
 
 

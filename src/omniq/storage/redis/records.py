@@ -263,6 +263,53 @@ def _when(moment: datetime | None, in_s: float | None, at_flag: int, in_flag: in
     return (_NEVER, 0) if moment is None else (raw_moment(moment), at_flag)
 
 
+def pack_task(task: StoredTask, prune_at: datetime | None) -> tuple[bytes, bytes]:
+    """State and body of a task that another store had; its order number is given here."""
+    assert task.enqueued_at is not None
+    due = task.eta if task.eta is not None else task.enqueued_at
+    fixed = _FIXED.pack(
+        *(NUMBERS[task.status], False, False, task.eta is not None, TOP_PRIORITY - task.priority),
+        NO_RESULT if task.result_status is None else NUMBERS[task.result_status],
+        *(task.epoch, task.attempts, task.losses, task.suspicions, task.max_losses, 0, raw_moment(due)),
+        _NEVER if task.expires_at is None else raw_moment(task.expires_at),
+        *map(_us_or_0, (task.enqueued_at, task.started_at, task.finished_at, task.result_at, prune_at)),
+        -1.0 if task.result_ttl is None else task.result_ttl,
+    )
+    short = (task.queue.encode(), b"", b"", (task.unique_key or "").encode(), _json_or_nothing(task.progress))
+    long = (_json_or_nothing(task.error), task.result or b"")
+    texts = [part for text in short for part in (_SHORT.pack(len(text)), text)]
+    texts += [part for text in long for part in (_LONG.pack(len(text)), text)]
+    return b"".join((fixed, *texts)), _body(task)
+
+
+def pack_runs(runs: Sequence[Run]) -> bytes:
+    """Newest first, each with its length in front."""
+    lines: list[bytes] = []
+    for run in reversed(runs):
+        owner = (run.owner or "").encode()
+        moments = (_us_or_0(run.started_at), _us_or_0(run.finished_at))
+        fixed = _RUN.pack(run.epoch, *moments, OUTCOMES.index(run.outcome), len(owner))
+        lines.append(fixed + owner + _json_or_nothing(run.error))
+    return b"".join(_LONG.pack(len(line)) + line for line in lines)
+
+
+def read_runs(packed: bytes) -> list[Run]:
+    runs, at = list[Run](), 0
+    while at < len(packed):
+        [length] = _LONG.unpack_from(packed, at)
+        at += _LONG.size + length
+        runs.append(read_run(packed[at - length : at]))
+    return runs[::-1]
+
+
+def _us_or_0(moment: datetime | None) -> int:
+    return 0 if moment is None else microseconds(moment)
+
+
+def _json_or_nothing(value: Any) -> bytes:
+    return b"" if value is None else json_bytes(value)
+
+
 def settle_arguments(said: Sequence[Settlement]) -> list[bytes]:
     """Three for each: id; epoch, action, delay; its result or error, and what a last loss would be."""
     arguments: list[bytes] = []

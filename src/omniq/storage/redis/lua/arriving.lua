@@ -29,9 +29,20 @@ local function remembered(value)
 end
 
 -- The tasks that ARGV has from `at` on: id, body, what the record needs (META). `lenient`: an id that is known is no
--- conflict, whatever call it belongs to.
--- Answers: {0} all are new; {1, id, created, ...}; {2, id} the id belongs to another call; {3, holder, key} key is held.
+-- conflict, whatever call it belongs to, and what has no room in its queue is left out.
+-- Answers: {0} all are new; {1, id, created, ...}; {2, id} the id belongs to another call; {3, holder, key} key is held;
+-- {4, queue, how many may wait} there is no room.
 local function arrive(at, on_conflict, lenient)
+  local limits, rooms, full = pairs_of(redis.call('HGETALL', ns .. 'limits')), {}, nil
+  -- Takes a place in its queue, if there is a limit and room.
+  local function has_room(queue)
+    if not limits[queue] then return true end
+    local depth = tonumber(redis.call('HGET', ns .. 'count', PENDING .. ':' .. queue) or 0)
+    rooms[queue] = (rooms[queue] or tonumber(limits[queue]) - depth) - 1
+    if rooms[queue] < 0 then full = { 4, queue, tonumber(limits[queue]) } end
+    return rooms[queue] >= 0
+  end
+
   local tasks, ids, gone_keys, keys = {}, {}, {}, {}
   for n = at, #ARGV, 3 do
     local task = arriving(n)
@@ -60,15 +71,17 @@ local function arrive(at, on_conflict, lenient)
       if not replaced[holder.id] then replacing[#replacing + 1] = holder end
       replaced[holder.id] = task
     end
-    if known or holder then
+    local left_out = not known and not holder and not has_room(task.queue) and lenient
+    if known or holder or left_out then
       all_new = false
     else
       new[task.id], fresh[#fresh + 1] = task, task
       if task.key ~= '' then holders[task.key] = task end
     end
     answers[#answers + 1] = holder and holder.id or task.id
-    answers[#answers + 1] = (known or holder) and 0 or 1
+    answers[#answers + 1] = (known or holder or left_out) and 0 or 1
   end
+  if full and not lenient then return full end
 
   local arrived = raw_moment(now)
   local seq = #fresh > 0 and redis.call('INCRBY', ns .. 'seq', #fresh) - #fresh or 0

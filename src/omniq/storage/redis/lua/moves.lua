@@ -117,8 +117,8 @@ local function put_aside(id, where)
   put_pair('HSET', 'broken', id, where)
 end
 
--- T16: the id and the call are remembered for ten minutes.
-local function forget(tasks)
+-- T16: the id and the call are remembered for ten minutes, unless the task is only moving to another store.
+local function forget(tasks, moving)
   local ids = {}
   for i, t in ipairs(tasks) do ids[i] = t.id end
   local bodies = many('HMGET', ns .. 'body', ids)
@@ -128,7 +128,7 @@ local function forget(tasks)
     put('ZREM', 'order', t.id)
     put('ZREM', 'ended', t.id)
     redis.call('UNLINK', ns .. 'runs:' .. t.id)
-    if bodies[i] then
+    if bodies[i] and not moving then
       local until_ = struct.pack('>I8', now + REMEMBER_S * 1000000)
       redis.call('SET', ns .. 'gone:' .. t.id, string.sub(bodies[i], 1, 16) .. until_, 'EX', REMEMBER_S)
     end

@@ -11,6 +11,8 @@
 --   ended    zset of final ids by prune_at         runs:ID  list of closed runs, newest first
 --   unique   hash unique key -> id                 gone:ID  digest of a deleted task, until when; goes by itself
 --   queues   set of those with something waiting   paused   set of queues
+--   limits   hash queue -> how many may wait
+--   parcel   list: what was taken out and not dropped yet    receipts  set of parcels that came in
 --   broken   hash id -> what stood in an index but could not be read
 --   workers  hash id -> JSON                       seen     zset of their ids by their last beat
 --   schedules  hash name -> revision, record       ticks    zset of their names by the next tick
@@ -75,6 +77,12 @@ local function load(ids)
   local tasks, raw = {}, many('HMGET', ns .. 'state', ids)
   for i, id in ipairs(ids) do tasks[id] = tasks[id] or decode(id, raw[i]) end
   return tasks
+end
+
+local function pairs_of(flat)
+  local found = {}
+  for i = 1, #flat, 2 do found[flat[i]] = flat[i + 1] end
+  return found
 end
 
 local function load_one(id)

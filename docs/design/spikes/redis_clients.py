@@ -3,7 +3,7 @@
     python docs/design/spikes/redis_clients.py unix:///run/valkey.sock redis://127.0.0.1:6379 [rounds]
 
 Both addresses lead to the same empty server, which is flushed. Prints for each client, alternating over the
-rounds, microseconds of this process's CPU per task, and tasks per second with one call and with two under way.
+rounds, microseconds of this process's CPU per task, and tasks per second with one and two calls under way.
 Needs `redis`, `hiredis` and `valkey-glide`, which knows no unix sockets.
 """
 

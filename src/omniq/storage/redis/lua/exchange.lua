@@ -124,22 +124,27 @@ local function next_look()
   return soonest
 end
 
+local function in_order()
+  for _, t in ipairs(claimed) do t.high, t.low = struct.unpack('>I4I4', t.due) end
+  table.sort(claimed, before)
+end
+
 local marker = ns .. 'claim:' .. #worker .. ':' .. worker .. ':' .. claim_id
 if redis.call('EXISTS', marker) == 1 then
   for _, t in pairs(load(redis.call('SMEMBERS', ns .. 'own:' .. worker))) do
     if t.status == RUNNING and t.owner == worker and t.claim_id == claim_id then claimed[#claimed + 1] = t end
   end
-  for _, t in ipairs(claimed) do t.high, t.low = struct.unpack('>I4I4', t.due) end
-  table.sort(claimed, before)
+  in_order()
   reply[4] = 0
 end
 if #claimed == 0 then
   promote()
   local more = true -- whether there may be more right away
-  for _ = 1, EXPIRY_ROUNDS do
+  for round = 1, EXPIRY_ROUNDS do
     local wanted, had = limit - #claimed, #claimed
     local picked = wanted > 0 and heads(wanted) or {}
     take(picked)
+    if round > 1 then in_order() end -- a scarce one may come up behind an expired one
     more = #picked == wanted or #claimed - had < #picked -- expired ones, say, took a place
     if not more or #claimed >= limit then break end
   end

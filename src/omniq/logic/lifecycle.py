@@ -35,6 +35,7 @@ from omniq.task import (
     Task,
     TaskError,
     TaskStatus,
+    Timing,
     replace,
 )
 
@@ -299,6 +300,14 @@ def due_at(task: StoredTask) -> datetime:
     moment = task.eta if task.eta is not None else task.enqueued_at
     assert moment is not None
     return moment
+
+
+def timing(task: StoredTask) -> Timing | None:
+    """How long a task that ended waited since it was due, and ran."""
+    if task.started_at is None or task.finished_at is None:
+        return None
+    wait_s = (task.started_at - due_at(task)).total_seconds()
+    return Timing(task.queue, max(0.0, wait_s), (task.finished_at - task.started_at).total_seconds())
 
 
 # --- straight lines ------------------------------------------------------------------------------

@@ -94,7 +94,16 @@ async def test_nothing_is_left_of_tasks_that_are_gone(redis_url: str, namespace:
         assert await store.claim("ann") == []
         _, keys = await wire.call("SCAN", 0, "MATCH", f"{{{namespace}}}:*", "COUNT", 100_000)
         names = {key.split(b":")[1] for key in keys}
-        assert names <= {b"seq", b"version", b"test-clock", b"gone", b"claim"}
+        assert names <= {
+            b"seq",
+            b"version",
+            b"test-clock",
+            b"gone",
+            b"claim",
+            b"tally",
+            b"minutes",
+            b"timings",
+        }
         for key in keys:
             if key.split(b":")[1] in (b"gone", b"claim"):
                 assert await wire.call("PTTL", key) > 0

@@ -13,12 +13,12 @@ from omniq.clock import REAL_CLOCK, Clock
 from omniq.errors import Conflict, CorruptRecord, DuplicateTask, IdConflict, InvalidOption, SchemaMismatch
 from omniq.storage.base import Capabilities, Claimed
 from omniq.storage.batched import check_moment, unknown
-from omniq.storage.embedded import MAX_PAGE, Ring, check_claim
+from omniq.storage.embedded import Ring, check_claim
 from omniq.storage.redis import records
 from omniq.storage.redis.address import Address
 from omniq.storage.redis.connections import Server
 from omniq.storage.redis.durability import Durability
-from omniq.storage.redis.looking import counts_of, faults, page_of, rates_of
+from omniq.storage.redis.looking import RedisLooking
 from omniq.storage.redis.moving import RedisMoving
 from omniq.storage.redis.records import name_bytes
 from omniq.storage.redis.schedules import RedisSchedules
@@ -32,14 +32,11 @@ from omniq.task import (
     Enqueued,
     Held,
     OnConflict,
-    Rates,
     Renewal,
-    Run,
     Settlement,
     StoredTask,
     Task,
     TaskError,
-    TaskFilter,
     TaskResult,
     TaskStatus,
     WorkerInfo,
@@ -59,7 +56,7 @@ _HEAD: Final = 5
 _ALL_NEW, _MIXED, _ID_CONFLICT, _FULL = 0, 1, 2, 4
 
 
-class RedisStorage(RedisSchedules, RedisMoving):
+class RedisStorage(RedisLooking, RedisSchedules, RedisMoving):
     """Tasks in a namespace of a Redis or Valkey server, on the server's clock.
 
     The default durability wants an append-only file and waits for it; `durability="relaxed"` takes what the
@@ -352,44 +349,12 @@ class RedisStorage(RedisSchedules, RedisMoving):
         state, body = await self._ask("get", name)
         return None if state is None and body is None else records.read_task(name, state, body)
 
-    async def list_tasks(
-        self, filter: TaskFilter | None = None, after: str | None = None, limit: int = 100
-    ) -> list[Task]:
-        if count(limit, "limit", least=1) > MAX_PAGE:
-            raise InvalidOption(f"limit must be at most {MAX_PAGE}, not {limit}; ask for pages with after=")
-        below: Argument = "+inf"
-        if after is not None:
-            state, _ = await self._ask("get", name_bytes(after))
-            if state is None:
-                raise unknown(after)
-            below = records.seq_of(state)
-        tasks: list[Task] = []
-        async for stored in page_of(self._ask, filter or TaskFilter(), below, limit):
-            try:
-                tasks.append(self.decode(stored))
-            except CorruptRecord as corrupt:
-                logger.error("passed over: {}", corrupt)
-        return tasks
-
-    async def history(self, task_id: str) -> list[Run]:
-        lines = await self._command("LRANGE", self._key(b"runs:" + name_bytes(task_id)), 0, -1)
-        return [records.read_run(line) for line in reversed(lines)]
-
-    async def counts(self) -> dict[str, dict[TaskStatus, int]]:
-        return counts_of(await self._command("HGETALL", self._key(b"count")))
-
-    async def rates(self, since: datetime) -> Rates:
-        return await rates_of(self._ask, check_moment(since))
-
     async def paused(self) -> set[str]:
         return {name.decode() for name in await self._command("SMEMBERS", self._key(b"paused"))}
 
     async def workers(self) -> list[WorkerInfo]:
         told = await self._ask("workers")
         return [records.read_worker(*pair) for pair in zip(told[::2], told[1::2], strict=True)]
-
-    async def verify(self) -> list[str]:
-        return await faults(self._ask, self._command, self._address.prefix)
 
     def _key(self, name: bytes) -> bytes:
         return self._address.prefix + name

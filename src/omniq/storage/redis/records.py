@@ -98,7 +98,7 @@ def raw_moment(moment: datetime) -> bytes:
     return _MOMENT.pack(microseconds(moment) + _ZERO)
 
 
-def _from_raw(raw: bytes) -> datetime:
+def from_raw(raw: bytes) -> datetime:
     return moment_of(_MOMENT.unpack(raw)[0] - _ZERO)
 
 
@@ -138,8 +138,8 @@ def _read_task(task_id: str, state: bytes, call: Call, options: Options) -> Stor
         id=task_id,
         queue=queue.decode(),
         priority=TOP_PRIORITY - rank,
-        eta=_from_raw(due) if has_eta else None,
-        expires_at=None if expires == _NEVER else _from_raw(expires),
+        eta=from_raw(due) if has_eta else None,
+        expires_at=None if expires == _NEVER else from_raw(expires),
         interval=options.interval,
         timeout=options.timeout,
         max_retries=options.max_retries,
@@ -177,6 +177,15 @@ def _texts(state: bytes) -> list[bytes]:
     if at != len(state):
         raise ValueError(f"it has {len(state)} bytes instead of {at}")
     return texts
+
+
+def func_path_of(body: bytes) -> str:
+    try:
+        [length] = _LONG.unpack_from(body, DIGEST_BYTES)
+        begin = DIGEST_BYTES + _LONG.size
+        return _read_call.decode(body[begin : begin + length]).func_path
+    except (ValueError, struct.error, msgspec.MsgspecError) as exc:
+        raise CorruptRecord(f"the body of a task makes no sense: {exc}") from exc
 
 
 def seq_of(state: bytes) -> int:

@@ -1,7 +1,10 @@
 -- How a task gets from one status to another. Nothing is undone in a script, so whoever calls these has checked first.
-local OUTCOME_CANCELLED, OUTCOME_LOST = 6, 4
+local OUTCOME_SUCCESS, OUTCOME_RETRIED, OUTCOME_LOST, OUTCOME_DIED, OUTCOME_CANCELLED = 0, 1, 4, 5, 6
+local TALLIED = { [OUTCOME_SUCCESS] = SUCCEEDED, [OUTCOME_RETRIED] = RETRIED, [OUTCOME_LOST] = LOST,
+  [OUTCOME_DIED] = LOST }
+local TIMINGS = 1000
 local HISTORY, MAX_SUSPICIONS, LONGEST_LOSS_S, REMEMBER_S = 20, 10, 3600, 600
-local rang_due, rang_result = false, false
+local rang_due, rang_result, timed = false, false, false
 
 local function fault(kind, type, message)
   return '{"type":"' .. type .. '","message":"' .. message .. '","traceback":"","kind":"' .. kind .. '"}'
@@ -10,7 +13,8 @@ end
 local function save(t)
   put_pair('HSET', 'state', t.id, encode(t))
   if t.as_found ~= t.status then
-    if t.as_found then count(t.as_found, t.queue, -1) end
+    if t.as_found then count(t.as_found, t.queue, -1) else tally(ENQUEUED, t.queue, 1) end
+    if t.as_found and ARRIVED[t.status] then tally(ARRIVED[t.status], t.queue, 1) end
     count(t.status, t.queue, 1)
     t.as_found = t.status
   end
@@ -58,6 +62,10 @@ end
 local function finish(t, status, result, failure, keep_us)
   t.status, t.error, t.finished, t.prune_at = status, failure, now, now + keep_us
   note_result(t, status, result)
+  if status == SUCCESS then
+    put('LPUSH', 'timings', struct.pack('>dd', t.started - moment(t.due), now - t.started) .. t.queue)
+    timed = true
+  end
   put_pair('ZADD', 'ended', score(t.prune_at), t.id)
   if t.key ~= '' then put('HDEL', 'unique', t.key) end
   save(t)
@@ -67,6 +75,7 @@ local function note_run(t, outcome, failure)
   local key = ns .. 'runs:' .. t.id
   redis.call('LPUSH', key, struct.pack('>I4I8I8BI2c0', t.epoch, t.started, now, outcome, #t.owner, t.owner) .. failure)
   redis.call('LTRIM', key, 0, HISTORY - 1)
+  if TALLIED[outcome] then tally(TALLIED[outcome], t.queue, 1) end
 end
 
 local function loss_delay_s(times)
@@ -140,6 +149,7 @@ end
 -- Wakes those who sleep; `token` is who says so, and knows already. Somebody who waits for results has said so.
 local function ring(token)
   flush()
+  if timed then redis.call('LTRIM', ns .. 'timings', 0, TIMINGS - 1) end
   if rang_due then redis.call('PUBLISH', ns .. 'due', token) end
   if rang_result and redis.call('EXISTS', ns .. 'ear') == 1 then redis.call('PUBLISH', ns .. 'result', token) end
 end

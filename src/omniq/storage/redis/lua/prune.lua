@@ -17,5 +17,15 @@ for _, worker in ipairs(redis.call('ZRANGEBYSCORE', ns .. 'seen', '-inf', '(' ..
   put('HDEL', 'workers', worker)
   put('ZREM', 'seen', worker)
 end
+-- Minutes are told apart for two hours; what is older is put together.
+local oldest = string.format('(%.0f', math.floor(now / MINUTE_US) - 120)
+for _, minute in ipairs(redis.call('ZRANGEBYSCORE', ns .. 'minutes', '(0', oldest)) do
+  local old = pairs_of(redis.call('HGETALL', ns .. 'tally:' .. minute))
+  for field, by in pairs(old) do old[field] = tonumber(by) end
+  redis.call('ZADD', ns .. 'minutes', 0, 0)
+  add_up('tally:0', old)
+  redis.call('DEL', ns .. 'tally:' .. minute)
+  redis.call('ZREM', ns .. 'minutes', minute)
+end
 ring(ARGV[1])
 return #gone

@@ -24,6 +24,7 @@ local function close(t, action, delay_s, first, second, success_ttl, failure_ttl
   elseif action == CONTINUE then
     t.attempts, t.error = 0, failure
     note_result(t, FAILED, '')
+    tally(GIVEN_UP, t.queue, 1)
   elseif action == RETRY then
     t.attempts, t.error = t.attempts + 1, failure
   end

@@ -3,7 +3,7 @@
 -- one slot of a Cluster and a script may reach each of them.
 --
 --   state    hash id -> the record below           body     hash id -> digest, the call, all else
---   order    zset ids by order of enqueueing       count    hash status:queue -> how many
+--   order    zset ids by order of enqueueing       count    hash status:queue -> how many are there
 --   ready:Q  zset of places, all with score 0: bytes are in the order of claims
 --   later:Q  zset of places by the moment they are due, for what is not due yet
 --   expiring zset of waiting ids by expires_at     running  zset of running ids by the end of their lease
@@ -13,6 +13,8 @@
 --   queues   set of those with something waiting   paused   set of queues
 --   limits   hash queue -> how many may wait
 --   parcel   list: what was taken out and not dropped yet    receipts  set of parcels that came in
+--   tally:M  hash column:queue -> what changed in minute M (0: what is older)   minutes  zset of those
+--   timings  list of the latest that succeeded, newest first
 --   broken   hash id -> what stood in an index but could not be read
 --   workers  hash id -> JSON                       seen     zset of their ids by their last beat
 --   schedules  hash name -> revision, record       ticks    zset of their names by the next tick
@@ -114,10 +116,26 @@ local function put_pair(command, key, first, second)
   w[n + 1], w[n + 2], w.n = first, second, n + 2
 end
 
-local counted = {}
+-- How many there are in each status, and what happened, by minute. The first columns of a tally are the statuses.
+local ENQUEUED, SUCCEEDED, GIVEN_UP, STOPPED, RETRIED, LOST = 5, 6, 7, 8, 9, 10
+local ARRIVED = { [SUCCESS] = SUCCEEDED, [FAILED] = GIVEN_UP, [CANCELLED] = STOPPED }
+local MINUTE_US = 60000000
+local counted, tallied = {}, {}
+local function tally(column, queue, by)
+  local field = column .. ':' .. queue
+  tallied[field] = (tallied[field] or 0) + by
+end
+
 local function count(status, queue, by)
   local field = status .. ':' .. queue
   counted[field] = (counted[field] or 0) + by
+  tally(status, queue, by)
+end
+
+local function add_up(key, changes)
+  for field, by in pairs(changes) do
+    if by ~= 0 and redis.call('HINCRBY', ns .. key, field, by) == 0 then redis.call('HDEL', ns .. key, field) end
+  end
 end
 
 local function flush()
@@ -126,12 +144,13 @@ local function flush()
       redis.call(w.command, w.key, unpack(w, first, math.min(first + w.step - 1, w.n)))
     end
   end
-  for field, by in pairs(counted) do
-    if by ~= 0 and redis.call('HINCRBY', ns .. 'count', field, by) == 0 then
-      redis.call('HDEL', ns .. 'count', field)
-    end
+  add_up('count', counted)
+  if next(tallied) then
+    local minute = string.format('%.0f', math.floor(now / MINUTE_US))
+    redis.call('ZADD', ns .. 'minutes', minute, minute)
+    add_up('tally:' .. minute, tallied)
   end
-  writes, order, counted = {}, {}, {}
+  writes, order, counted, tallied = {}, {}, {}, {}
 end
 
 local function score(at) return string.format('%.0f', at) end

@@ -35,8 +35,8 @@ POSTGRES = [
         FUNCTIONS,
         "                ORDER BY t.due, t.seq LIMIT wanted FOR UPDATE SKIP LOCKED) l",
         "                ORDER BY t.due, t.seq LIMIT wanted) l",
-        (FAULTS,),
-        "share_everything or under_way",
+        (SUITE,),
+        "TestPostgres and claimers",
     ),
     Mutant(
         "PostgreSQL: a repeated claim does not wait for the first",
@@ -51,8 +51,8 @@ POSTGRES = [
         FUNCTIONS,
         "    IF EXISTS (SELECT FROM task t WHERE t.status = 1 AND t.owner = worker_id AND t.claim_id = new_claim_id) THEN",
         "    IF false THEN",
-        (NETWORK,),
-        "f17 and claim",
+        (FAULTS,),
+        "lost_can_be_repeated",
     ),
     Mutant(
         "PostgreSQL: settle goes by the index of what runs",
@@ -99,8 +99,8 @@ POSTGRES = [
         CONNECTIONS,
         "        said = isinstance(exc, asyncpg.PostgresError) and not code_of(exc).startswith((\"08\", \"57P\"))",
         "        said = True",
-        (FAULTS,),
-        "lost_can_be_repeated or whose_answers",
+        (NETWORK,),
+        "dead_connections",
     ),
     Mutant(
         "a transaction is committed although the lease is stale",

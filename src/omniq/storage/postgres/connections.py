@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_CONNECTIONS: Final = 8
-CONNECT_TIMEOUT_S: Final = 5.0
+CONNECT_TIMEOUT_S: Final = 10.0
 # A connection can die without a word. The calls that are made all the time take a moment and may be repeated,
 # so they are given up soon; a server that is only slow is given twice as long each time, up to the longest.
 FIRST_ANSWER_S: Final = 5.0
@@ -134,7 +134,7 @@ class Connections:
         `at_once`: it should take a moment, whatever the size of the tables.
         """
         timeout_s = self._patience_s if at_once else ANSWER_TIMEOUT_S
-        return await self._lend(lambda conn: self._run(conn, sql, arguments, timeout_s), timeout_s)
+        return await self._lend(lambda conn: self._run(conn, sql, arguments, timeout_s))
 
     async def together(self, work: Callable[[Ask], Awaitable[T]]) -> T:
         """Several statements as one transaction; `work` is called again where others were in its way."""
@@ -143,9 +143,9 @@ class Connections:
             async with conn.transaction():
                 return await work(lambda sql, *arguments: self._run(conn, sql, arguments, ANSWER_TIMEOUT_S))
 
-        return await self._lend(in_transaction, ANSWER_TIMEOUT_S)
+        return await self._lend(in_transaction)
 
-    async def _lend(self, work: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
+    async def _lend(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         async with self._free:
             for tries_left in range(TRIES - 1, -1, -1):
                 conn = self._take() or await self._connect()
@@ -157,8 +157,7 @@ class Connections:
                         continue
                     if isinstance(exc, TimeoutError):
                         self._patience_s = min(2 * self._patience_s, ANSWER_TIMEOUT_S)
-                        where = self.address.shown
-                        raise StoreUnavailable(f"{where}: no answer within {timeout_s:g} s") from exc
+                        raise StoreUnavailable(f"{self.address.shown}: no answer in time") from exc
                     if isinstance(exc, BORDER):
                         raise self._told(exc) from exc
                     raise

@@ -61,7 +61,8 @@ if TYPE_CHECKING:
 # A stop with a time limit does not wait longer than this for a store that is away.
 LAST_SETTLE_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.05
-LONGEST_PAUSE_S: Final = 5.0
+# Short enough to be at work again within five seconds of a repair.
+LONGEST_PAUSE_S: Final = 2.0
 PAUSE_WHILE_STOPPING_S: Final = 0.2
 MAX_WORKER_NAME: Final = 128
 

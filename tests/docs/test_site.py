@@ -27,7 +27,11 @@ class Links(HTMLParser):
 
 
 def dead(site: Path) -> list[str]:
-    pages = {path: Links(path.read_text(encoding="utf-8")) for path in site.rglob("*.html") if path.name != "404.html"}
+    pages = {
+        path: Links(path.read_text(encoding="utf-8"))
+        for path in site.rglob("*.html")
+        if path.name != "404.html"
+    }
     found: list[str] = []
     for path, links in pages.items():
         for target in links.targets:

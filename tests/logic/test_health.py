@@ -51,7 +51,7 @@ def test_what_is_odd_but_well_is_noted() -> None:
         True,
         (),
         (
-            "worker ann has not been heard of for 600 s",
+            "worker ann has not been heard of for 10 min",
             "queue mail: 90 s behind, but it moves",
             "queue video is paused",
         ),

@@ -37,9 +37,9 @@ class VirtualConnections(Connections):
             return self._clock.now()
         return self._began + timedelta(seconds=self._clock.monotonic())
 
-    async def _run(self, conn: Any, sql: str, arguments: tuple[Any, ...]) -> Any:
+    async def _run(self, conn: Any, sql: str, arguments: tuple[Any, ...], timeout_s: float) -> Any:
         await conn.execute(f"SET omniq.now = '{self.now().isoformat()}'")
-        return await super()._run(conn, sql, arguments)
+        return await super()._run(conn, sql, arguments, timeout_s)
 
 
 class EverFromStart(Cursor):

@@ -64,14 +64,14 @@ def judge(
             notes.append(f"queue {backlog.queue} is paused")
         elif waited_s is not None and not any(serves(worker, backlog.queue) for worker in living):
             problems.append(
-                f"queue {backlog.queue}: no living worker serves it, and a task has waited {waited_s:.0f} s"
+                f"queue {backlog.queue}: no living worker serves it, and a task has waited {_span(waited_s)}"
             )
         elif waited_s is not None and waited_s > late_after_s and backlog.ended == 0:
             problems.append(
-                f"queue {backlog.queue}: nothing ends, and the oldest due task has waited {waited_s:.0f} s"
+                f"queue {backlog.queue}: nothing ends, and the oldest due task has waited {_span(waited_s)}"
             )
         elif waited_s is not None and waited_s > late_after_s:
-            notes.append(f"queue {backlog.queue}: {waited_s:.0f} s behind, but it moves")
+            notes.append(f"queue {backlog.queue}: {_span(waited_s)} behind, but it moves")
     return Health(not problems, tuple(problems), tuple(notes))
 
 
@@ -91,4 +91,8 @@ def waits_s(backlog: Backlog, now: datetime) -> float | None:
 
 
 def _since(seen_at: datetime | None, now: datetime) -> str:
-    return "at all" if seen_at is None else f"for {(now - seen_at).total_seconds():.0f} s"
+    return "at all" if seen_at is None else f"for {_span((now - seen_at).total_seconds())}"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

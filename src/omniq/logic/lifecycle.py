@@ -34,6 +34,7 @@ from omniq.task import (
     Succeeded,
     Task,
     TaskError,
+    TaskFields,
     TaskStatus,
     Timing,
     replace,
@@ -293,6 +294,11 @@ def substitute(task: StoredTask, new: StoredTask) -> StoredTask:
     if task.status is not TaskStatus.PENDING:
         return task
     return replace(task, func_path=new.func_path, payload=new.payload, eta=new.eta)
+
+
+def is_due(task: TaskFields, now: datetime) -> bool:
+    """What has no eta is due whatever the clock says."""
+    return task.eta is None or task.eta <= now
 
 
 def due_at(task: StoredTask) -> datetime:

@@ -205,7 +205,7 @@ class MemoryRows(Rows):
         while heap:
             _, due_at, seq, task_id = heap[0]
             waits = task_id not in found and self._waits(task_id, due_at)
-            if waits and (due_at <= now or self.tasks[task_id].eta is None):
+            if waits and lifecycle.is_due(self.tasks[task_id], now):
                 return True
             heapq.heappop(heap)
             if waits:  # the wall clock was set back, so it is due later again

@@ -57,6 +57,10 @@ if TYPE_CHECKING:
 
 Durability = Literal["fsync", "relaxed"]
 NO_CLAIM: Final[tuple[Any, ...]] = (None, None, None, None, None, False, (), 0)
+# What a worker asks all the time.
+MOMENTARY: Final = frozenset(
+    {"exchange", "renew", "held", "anything_over", "progress", "beat", "version", "await", "unended", "get"}
+)
 NO_PLACES: Final[tuple[Sequence[Any], ...]] = ((), (), (), ())
 # How long a word that somebody waits for results is good for; it is given again in a third of that.
 EAR_S: Final = 30.0
@@ -186,7 +190,7 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
 
     async def _fetch(self, statement: str, *arguments: Any) -> list[Row]:
         assert self._connections is not None
-        return await self._connections.fetch(self._sql[statement], *arguments)
+        return await self._connections.fetch(self._sql[statement], *arguments, at_once=statement in MOMENTARY)
 
     async def _ask(self, statement: str, *arguments: Any) -> list[Row]:
         await self.open()
@@ -482,6 +486,11 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
 
     async def verify(self) -> list[str]:
         return [row[0] for row in await self._ask("verify")]
+
+    async def vitals(self) -> records.Vitals:
+        """How the server is: its version, what keeps it from cleaning up, what this role may not do."""
+        [row] = await self._ask("vitals")
+        return records.Vitals(*row)
 
     # --- waiting ---------------------------------------------------------------------------------
 

@@ -61,6 +61,24 @@ _read_worker: Final = msgspec.json.Decoder(WorkerInfo)
 read_missed: Final = msgspec.json.Decoder(dict[str, str])
 
 Row = Sequence[Any]
+
+
+class Vitals(msgspec.Struct, frozen=True):
+    """How the server is, for `omniq doctor`."""
+
+    server_version: str
+    schema_version: int
+    oldest_xmin_ids: int | None  # transactions begun since the oldest snapshot that somebody still holds
+    oldest_xmin_age_s: float | None
+    oldest_xmin_who: str | None
+    dead_rows: int | None
+    fsync: bool
+    synchronous_commit: bool
+    connections: int
+    max_connections: int
+    missing_rights: list[str]
+
+
 Columns = tuple[list[Any], ...]
 
 

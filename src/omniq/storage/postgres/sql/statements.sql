@@ -147,6 +147,32 @@ LIMIT 1000
 -- name: version
 SELECT max(version) FROM {schema}.migration
 
+-- name: vitals
+-- Others' transactions are seen in full by members of pg_read_all_stats only; what cannot be seen is left out.
+WITH held AS (
+    SELECT age(a.backend_xmin)::bigint AS ids, extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds,
+        format('process %s (%s, %s)', a.pid, coalesce(nullif(a.application_name, ''), 'no name'), a.state) AS who
+    FROM pg_stat_activity a WHERE a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid()
+        AND a.backend_type = 'client backend'
+    UNION ALL
+    SELECT age(p.transaction)::bigint, extract(epoch FROM clock_timestamp() - p.prepared)::float8,
+        format('the prepared transaction %s', p.gid)
+    FROM pg_prepared_xacts p
+    UNION ALL
+    SELECT age(r.xmin)::bigint, NULL, format('the replication slot %s', r.slot_name)
+    FROM pg_replication_slots r WHERE r.xmin IS NOT NULL),
+oldest AS (SELECT h.ids, h.seconds, h.who FROM held h ORDER BY h.ids DESC, h.seconds DESC NULLS LAST LIMIT 1)
+SELECT current_setting('server_version'), (SELECT max(m.version) FROM {schema}.migration m),
+    (SELECT o.ids FROM oldest o), (SELECT o.seconds FROM oldest o), (SELECT o.who FROM oldest o),
+    (SELECT s.n_dead_tup FROM pg_stat_user_tables s WHERE s.relid = '{schema}.task'::regclass),
+    current_setting('fsync') = 'on', current_setting('synchronous_commit') <> 'off',
+    (SELECT count(*) FROM pg_stat_activity), current_setting('max_connections')::bigint,
+    ARRAY(SELECT format('%s on %s', p.what, c.relname)::text
+        FROM pg_class c CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p (what)
+        WHERE c.relnamespace = (SELECT t.relnamespace FROM pg_class t WHERE t.oid = '{schema}.task'::regclass)
+            AND c.relkind = 'r' AND c.relname <> 'migration' AND NOT has_table_privilege(c.oid, p.what)
+        ORDER BY 1)
+
 -- name: schedules
 SELECT {schema}.clock(), (SELECT min(next_at) FROM {schema}.schedule),
     ARRAY(SELECT s.record FROM {schema}.schedule s ORDER BY s.name)

@@ -15,7 +15,9 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
     def shown(match: re.Match[str]) -> str:
         target = match["target"]
-        leaves = target.count("../") > inside or target.endswith("/")
+        leaves = (
+            target.count("../") > inside or target.endswith("/") or "spikes/" in target
+        )  # not in the site
         return match["text"] if leaves else match[0]
 
     return LINK.sub(shown, markdown)

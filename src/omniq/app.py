@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Final,
@@ -39,6 +40,7 @@ from omniq.errors import (
     InvalidOption,
     StoreUnavailable,
     UnserializableArgument,
+    Unsupported,
 )
 from omniq.handles import Completed, TaskHandle, gathered
 from omniq.hooks import Hook
@@ -63,6 +65,9 @@ from omniq.task import (
     shown,
 )
 from omniq.worker import AsyncWorkerPool, WorkerOptions, WorkerPool
+
+if TYPE_CHECKING:
+    from omniq.web import Dashboard
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -262,6 +267,28 @@ class OmniQ(Scheduling):
     def handle(self, task_id: str) -> TaskHandle[Any]:
         """A handle to a task that somebody else enqueued."""
         return TaskHandle(self, task_id, created=False)
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    def asgi_app(
+        self,
+        *,
+        token: str | None = None,
+        hosts: Sequence[str] = (),
+        allow_actions: bool = False,
+        show_args: bool = False,
+    ) -> Dashboard:
+        """The dashboard, to mount in any ASGI application. Needs `pip install 'omniq-tasks[web]'`.
+
+        It answers to the names of this machine only; name others in `hosts`, and guard them by a `token`, or by
+        what the application around it does. Nothing can be changed and no arguments are shown unless allowed.
+        """
+        try:
+            from omniq.web import Dashboard, Settings
+        except ImportError:
+            raise Unsupported("the dashboard needs pip install 'omniq-tasks[web]'") from None
+        settings = Settings(token=token, hosts=tuple(hosts), allow_actions=allow_actions, show_args=show_args)
+        return Dashboard(self.storage(), settings)
 
     # --- workers ---------------------------------------------------------------------------------
 

@@ -20,11 +20,12 @@ LAYERS = (
     {"logic"},
     {"clock", "config", "names", "serializer", "storage", "registry", "loopthread"},
     {"pool"},
-    {"executors", "running", "hooks", "inchild", "processes", "crew", "upkeep", "worker", "data", "moving"},
+    {"executors", "running", "hooks", "inchild", "processes", "crew", "upkeep", "worker"}
+    | {"data", "moving", "web"},
     {"app", "calls", "handles", "progressbar", "schedules"},
     {"omniq"},  # the package itself: the public names
     {"testing"},
-    {"cli", "web", "__main__"},
+    {"cli", "__main__"},
 )
 EXPORTED_FUNCTIONS = ("context",)  # everything else that the package exports begins with a capital
 HEIGHT = {unit: height for height, layer in enumerate(LAYERS) for unit in layer}

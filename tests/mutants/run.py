@@ -20,13 +20,15 @@ from typing import Final, NamedTuple
 
 from tests.mutants.data import DATA
 from tests.mutants.guard import SOURCE
+from tests.mutants.loader import LOADER
 from tests.mutants.mutants import MUTANTS, Mutant
 from tests.mutants.pool import POOL
 from tests.mutants.postgres import POSTGRES
 from tests.mutants.processes import PROCESSES
+from tests.mutants.schedules import SCHEDULES
 from tests.mutants.workers import WORKERS
 
-ALL: Final = (*MUTANTS, *WORKERS, *POOL, *PROCESSES, *DATA, *POSTGRES)
+ALL: Final = (*MUTANTS, *WORKERS, *POOL, *PROCESSES, *DATA, *LOADER, *POSTGRES, *SCHEDULES)
 ROOT: Final = Path(__file__).parents[2]
 AT_ONCE: Final = 2
 PATIENCE_S: Final = 180.0  # a bug that makes a test hang is noticed, too

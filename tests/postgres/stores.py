@@ -92,7 +92,10 @@ def fresh_schema(dsn: str, *, virtual: bool = False) -> Iterator[str]:
         asyncio.run(drop_schema(dsn, name))
 
 
-TABLES = ("task", "run", "queue", "paused", "gone", "worker", "ear", "schedule", "queue_limit", "parcel")
+TABLES = (
+    *("task", "run", "queue", "paused", "gone", "worker", "ear", "tally"),
+    *("schedule", "queue_limit", "parcel"),
+)
 
 
 async def empty_schema(dsn: str, name: str) -> None:

@@ -128,7 +128,7 @@ class Arena:
         return self._fd
 
     def close(self) -> None:
-        """Views that are still held stay valid. What nobody looks at is unmapped now, whoever still knows it."""
+        """Views that are still held stay valid. What nobody looks at is unmapped now."""
         self._close_file()
         self._fd = -1
         for slot in (*self._coming_back, *(slot for slots in self._free.values() for slot in slots)):

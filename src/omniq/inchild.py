@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from msgspec import Struct
 
+from omniq.errors import Unsupported
 from omniq.executors import encoded, outcome_of
 from omniq.pool import child
 from omniq.pool.calls import CallInterrupted, Function, load_function
@@ -32,6 +34,11 @@ class Body(Struct, frozen=True):
     call: bytes | tuple[Sequence[Any], Mapping[str, Any]]
     serializer: Serializer
     max_payload: int | None
+    suspect: bool = False  # it would rather run in its worker, and may say that it has to
+
+
+class NeedsWorker(BaseException):
+    """Raised through a body: it wants what only the worker has."""
 
 
 class ChildContext(Context):
@@ -40,11 +47,17 @@ class ChildContext(Context):
     It is bound to its call: a thread that outlives the body must not speak for the next one.
     """
 
-    __slots__ = ("_call",)
+    __slots__ = ("_call", "_suspect")
 
     def __init__(self, body: Body) -> None:
         super().__init__(body.task_id, body.attempt, body.epoch, self._tell)
         self._call = child.current()
+        self._suspect = body.suspect
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        if self._suspect:
+            raise NeedsWorker
+        raise Unsupported("ctx.transaction() is not there in a process; leave out executor='process'")
 
     @property
     def cancelled(self) -> bool:
@@ -55,8 +68,11 @@ class ChildContext(Context):
             self._call.note((done, total))
 
 
-def run(body: Body) -> Outcome:
-    """Run it to its end. Only an interrupt by the pool goes through; everything else is an outcome."""
+def run(body: Body) -> Outcome | None:
+    """Run it to its end. Only an interrupt by the pool goes through; everything else is an outcome.
+
+    None: it has to run in its worker, from the start.
+    """
     context = ChildContext(body)
     try:
         current.set(context)
@@ -69,6 +85,8 @@ def run(body: Body) -> Outcome:
         return encoded(value, body.serializer, body.max_payload)
     except CallInterrupted:
         raise
+    except NeedsWorker:
+        return None
     except BaseException as exc:  # SystemExit too: it ends the task, not the process
         return outcome_of(exc)
 

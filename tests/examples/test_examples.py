@@ -52,6 +52,12 @@ EXPECTED = {
         "retry is another task: True",
         "result: 42",
     ],
+    "training_loop": [
+        "one line says who waits for whom: True",
+        "the loss falls: True",
+        "stopped after 6 of 16 batches of epoch 1: True",
+        "the same weights as without the stop: True",
+    ],
     "processes": [
         "primes: [4, 25, 168]",
         "in another process: True",

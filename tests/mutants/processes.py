@@ -129,8 +129,8 @@ PROCESSES = [
     Mutant(
         "a pool that was given is closed",
         PARENT,
-        "        given = self._given if self._started_given else None",
-        "        given = self._given",
+        "        given = self._given if self._started_given else None\n",
+        "        given = self._given\n",
         (TASKS,),
         "stays_open",
     ),

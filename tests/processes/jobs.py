@@ -151,3 +151,8 @@ def grows(file: str, size_mib: int) -> str:
         time.sleep(60)
         del block
     return "small"
+
+
+@q.task(max_retries=0)
+def wants_a_transaction(ctx: Context) -> None:
+    ctx.transaction()

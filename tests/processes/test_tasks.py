@@ -18,6 +18,7 @@ import pytest
 
 from omniq import (
     AsyncWorkerPool,
+    Context,
     InvalidOption,
     OmniQ,
     TaskCancelled,
@@ -26,6 +27,7 @@ from omniq import (
     UnserializableArgument,
 )
 from omniq import processes as processes_module
+from omniq.hooks import Call
 from omniq.pool import WorkerPool as ProcessPool
 from omniq.registry import Resolver
 from omniq.storage import MemoryStorage, SQLiteStorage
@@ -50,6 +52,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OmniQ:
     """The application of jobs.py on a fresh file."""
     monkeypatch.setattr(jobs.q, "_where", SQLiteStorage(tmp_path / "jobs.db"))
     monkeypatch.setattr(jobs.q, "_storage", None)
+    monkeypatch.setattr(jobs.q, "_hooks", [])
     return jobs.q
 
 
@@ -382,18 +385,57 @@ async def test_a_stop_waits_for_bodies_in_processes(app: OmniQ, tmp_path: Path) 
 # --- suspects --------------------------------------------------------------------------------------
 
 
+async def lose_with_its_worker(app: OmniQ) -> None:
+    storage = await app.astorage()
+    await storage.exchange((), Claim("dead", None, 1, 30.0, isolates=True))
+    assert await storage.release("dead") == 1
+
+
 async def test_a_suspect_runs_in_a_process_of_its_own(app: OmniQ) -> None:
     async with app:
         suspect = await jobs.stays_here.aenqueue(1)
-        storage = await app.astorage()
-        await storage.exchange((), Claim("dead", None, 1, 30.0, isolates=True))
-        assert await storage.release("dead") == 1
+        await lose_with_its_worker(app)
         async with working(app):
             innocent = await jobs.stays_here.aenqueue(2)
             pid, value = await suspect.aresult(timeout=WITHIN_S)
             assert pid != os.getpid()
             assert value == 1
             assert await innocent.aresult(timeout=WITHIN_S) == (os.getpid(), 2)
+
+
+async def test_hooks_are_around_a_suspect_once(app: OmniQ) -> None:
+    seen: list[Any] = []
+
+    @app.around
+    async def watch(ctx: Context, call: Call) -> Any:
+        seen.append(await call())
+        return seen[-1]
+
+    async with app:
+        suspect = await jobs.stays_here.aenqueue(1)
+        await lose_with_its_worker(app)
+        async with working(app):
+            pid, _ = await suspect.aresult(timeout=WITHIN_S)
+    assert pid != os.getpid()
+    assert seen == [(pid, 1)]
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+async def test_a_suspect_that_needs_its_worker_runs_in_a_thread_of_it(app: OmniQ, hooked: bool) -> None:
+    """It asks for what no process has; here it is told by its worker that this store has no such thing."""
+
+    async def watch(ctx: Context, call: Call) -> Any:
+        return await call()
+
+    if hooked:
+        app.around(watch)
+    async with app:
+        suspect = await jobs.wants_a_transaction.aenqueue()
+        await lose_with_its_worker(app)
+        async with working(app):
+            with pytest.raises(TaskFailed, match="PostgreSQL") as failed:
+                await suspect.aresult(timeout=WITHIN_S)
+    assert failed.value.error.type == "Unsupported"
 
 
 async def test_what_no_process_could_find_runs_here(tmp_path: Path) -> None:
@@ -404,9 +446,7 @@ async def test_what_no_process_could_find_runs_here(tmp_path: Path) -> None:
             return os.getpid()
 
         suspect = await made_here.aenqueue()
-        storage = await app.astorage()
-        await storage.exchange((), Claim("dead", None, 1, 30.0, isolates=True))
-        assert await storage.release("dead") == 1
+        await lose_with_its_worker(app)
         async with working(app):
             assert await suspect.aresult(timeout=WITHIN_S) == os.getpid()
 

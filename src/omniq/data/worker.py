@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 from loguru import logger
 
@@ -14,6 +15,7 @@ from omniq.pool.calls import Outcome, Raised, Returned
 
 if TYPE_CHECKING:
     from omniq.data.crew import Crew, Hand
+    from omniq.data.stream import Stream
     from omniq.pool.peer import Child, Exit
 
 
@@ -42,6 +44,7 @@ class Worker:
         self.was_ready = False
         self.has_finished = False  # anything at all
         self.sent: deque[Sent] = deque()
+        self.streams: WeakSet[Stream] = WeakSet()  # that go to this worker and no other
         self.watched = 0  # the call whose time is measured, and since when
         self.watched_at = 0.0
         self._boss = boss

@@ -242,6 +242,17 @@ def _dumps(value: Any) -> tuple[bytes, Buffers]:
     return data, buffers
 
 
+def dump_shared(value: Any, what: str) -> tuple[bytes, Buffers]:
+    """For memory that several processes map. `what` it is, for whoever must be told that it cannot travel."""
+    try:
+        return _dumps(value)
+    except Exception as exc:
+        raise UnserializableArgument(
+            f"{what} cannot be pickled ({_told(exc)}); keep plain data in it, and open files, locks and "
+            "connections where they are used"
+        ) from exc
+
+
 def beside(view: memoryview) -> object:
     """What a reducer gives for memory that should go beside the pickle, not into it."""
     return pickle.PickleBuffer(view)

@@ -77,7 +77,7 @@ def _serve(sock: socket.socket, arena_fd: int, page: Where) -> None:
     told = json.loads(bytes(start.body))
     settle_in(told)
     if told["arena"]:
-        arena.map_whole(told["arena"])
+        arena.map_whole(told["arena"], told["filled"])
     memory = arena.map_alone(page)
     _server = Server(line, ControlPage(memoryview(memory)), Journal(memory, JOURNAL))
     signal.signal(INTERRUPT_SIGNAL, _server.on_signal)

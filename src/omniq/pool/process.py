@@ -276,7 +276,7 @@ class Program:
 
     def _begin(self, number: int, pid: int, pidfd: int | None) -> None:
         request = self._requests.pop(number)
-        told = {**describe(), "arena": self._arena.whole_bytes}
+        told = {**describe(), "arena": self._arena.whole_bytes, "filled": self._arena.is_filled}
         start = wire.frame(wire.START, body=json.dumps(told).encode())
         with suppress(OSError):  # it died at birth: that is its own end, of which EXITED tells
             request.sock.sendall(start)

@@ -53,8 +53,8 @@ def prepare(init: Callable[[], Any] | None) -> None:
 def keep_memory() -> None:
     """Ask the C library to keep what was freed, as far as it can be asked.
 
-    A worker makes arrays of some 100 KiB, one like the other, and frees them. By default each goes back to the
-    system and comes again page by page: decoding a picture took 145 page faults and 1.6 times as long.
+    A worker makes arrays of some 100 KiB, one like the other, and frees them. By default each goes back to
+    the system and comes again page by page: decoding a picture took 145 page faults and 1.6 times as long.
     """
     with suppress(AttributeError, OSError):
         libc = ctypes.CDLL(None)

@@ -89,7 +89,6 @@ def test_what_the_readme_calls_not_yet_is_not_there_yet() -> None:
     missing = " ".join(row.split("|")[2] for row in README.lines[table + 2 : table + 9])
     for word in (
         "Redis",
-        "schedules",
         "dashboard",
         "metrics",
     ):
@@ -98,7 +97,6 @@ def test_what_the_readme_calls_not_yet_is_not_there_yet() -> None:
         with pytest.raises(omniq.InvalidOption, match="no storage speaks"):
             open_storage(url)
     assert importlib.util.find_spec("omniq.web") is None
-    assert not hasattr(omniq.OmniQ, "schedule")
 
 
 def test_errors_page_draws_the_tree_as_it_is() -> None:

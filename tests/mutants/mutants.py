@@ -28,6 +28,7 @@ SQLITE_ROWS = "storage/sqlite/rows.py"
 RECORDS = "storage/sqlite/records.py"
 CLAIMING = "storage/sqlite/claiming.py"
 ENGINE = "storage/sqlite/engine.py"
+FILE = "storage/sqlite/file.py"
 BESIDE = "storage/sqlite/beside.py"
 
 # --- what is decided -----------------------------------------------------------------------------
@@ -542,14 +543,14 @@ REMEMBERED = [
     ),
     Mutant(
         "an existing database is opened and closed by hand",
-        ENGINE,
+        FILE,
         "os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW",
         "os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW",
         ("tests/sqlite/test_locks.py",),
     ),
     Mutant(
         "everybody may read the file",
-        ENGINE,
+        FILE,
         "os.O_NOFOLLOW, 0o600)",
         "os.O_NOFOLLOW, 0o644)",
         ("tests/sqlite/test_file.py",),

@@ -56,6 +56,13 @@ LOCKS = [
         (RULES,),
     ),
     Mutant(
+        "a worker is free again without its lock",
+        DISPATCHER,
+        "        await lock.acquire()  # a little quicker than `async with`, which counts here\n",
+        "        lock = asyncio.Lock()\n        await lock.acquire()\n",
+        (RULES,),
+    ),
+    Mutant(
         "an end is marked without the worker's lock",
         DISPATCHER,
         '        async with worker.lock:\n            if worker.status not in GONE:\n                worker.enter("exited")\n',
@@ -76,7 +83,7 @@ QUEUE = [
     Mutant(
         "a late done is another turn",
         DISPATCHER,
-        '            if not isinstance(message, Message) or message.id != message_id:\n                return\n            assert not message.left, "done comes after the last outcome"\n            worker.finish_task(message.encoded.count)\n',
+        '            if not isinstance(message, Message) or message.id != message_id:\n                return\n            if outcomes:\n                message.report(first_id, outcomes)\n            assert not message.left, "done comes after the last outcome"\n            worker.finish_task(message.encoded.count)\n',
         "            worker.finish_task(1)\n            if not isinstance(message, Message):\n                self.workers.line_up(worker)\n                return\n",
         (SEED,),
         "s004_11",
@@ -115,7 +122,8 @@ QUEUE = [
         REGISTRY,
         "            if worker is None:\n                continue\n",
         "            if worker is None:\n                return None\n",
-        (RULES,),
+        (SEED,),
+        "s004_13",
     ),
     Mutant(
         "a free worker is searched for among all",
@@ -153,8 +161,8 @@ WORKFLOW = [
     Mutant(
         "a worker that becomes ready does not look for what waits",
         DISPATCHER,
-        "        self._failed_starts = 0\n        await self._drain()\n",
-        "        self._failed_starts = 0\n",
+        "        self._starts.came_to_life()\n        await self._drain()\n",
+        "        self._starts.came_to_life()\n",
         (SEED,),
         "s004_17 or s004_26",
     ),
@@ -176,16 +184,16 @@ WORKFLOW = [
     Mutant(
         "a result is there before its worker is free",
         DISPATCHER,
-        '            worker.finish_task(message.encoded.count)\n            if worker.status == "ready":\n                self._go_on(worker)\n',
-        '        self.conclude(message)\n        await asyncio.sleep(0)\n        await asyncio.sleep(0)\n        async with worker.lock:\n            worker.finish_task(message.encoded.count)\n            if worker.status == "ready":\n                self._go_on(worker)\n',
+        '            worker.finish_task(message.encoded.count)\n            if worker.status == "ready":\n                self._go_on(worker)\n        finally:\n            lock.release()\n',
+        '        finally:\n            lock.release()\n        self.conclude(message)\n        await asyncio.sleep(0)\n        await asyncio.sleep(0)\n        async with worker.lock:\n            worker.finish_task(message.encoded.count)\n            if worker.status == "ready":\n                self._go_on(worker)\n',
         (SEED,),
         "s004_18",
     ),
     Mutant(
         "a call of a dead worker is forgotten",
         DISPATCHER,
-        "        if isinstance(message, Message):\n            self._lost(message, running, cause)\n        self._tell_exit()\n",
-        "        self._tell_exit()\n",
+        "        if isinstance(message, Message):\n            self._lost(message, running, cause)\n",
+        "",
         (SEED,),
         "s004_27",
     ),
@@ -267,4 +275,93 @@ GROWING = [
     ),
 ]
 
-POOL = [*LOCKS, *QUEUE, *WORKFLOW, *GROWING]
+NOTES = [
+    Mutant(
+        "a late note is the next call's, in the parent",
+        DISPATCHER,
+        " or call_id not in message.unreported:",
+        ":",
+        ("tests/pool/test_pool.py",),
+        "note",
+    ),
+]
+
+COPIES = [
+    Mutant(
+        "a copy of a process answers calls",
+        "pool/lines.py",
+        "        if copies.is_copy():\n            copies.leave()\n",
+        "",
+        ("tests/pool/test_child.py",),
+        "copy",
+    ),
+    Mutant(
+        "a copy of a process runs the rest of a range",
+        "pool/ranges.py",
+        "        self._flush_at = 0.0\n\n    def _skip",
+        "\n    def _skip",
+        ("tests/pool/test_child.py",),
+        "copy",
+    ),
+    Mutant(
+        "a copy of a process writes to the page of the worker",
+        "pool/copies.py",
+        "        libc.mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)\n",
+        "",
+        ("tests/pool/test_child.py",),
+        "copy",
+    ),
+]
+
+STARTING = [
+    Mutant(
+        "a start is over with its last step, whoever was cancelled then",
+        "pool/starting.py",
+        "        await self._taken.wait()\n",
+        "",
+        (GROWTH,),
+        "every_moment",
+    ),
+    Mutant(
+        "a start is undone though another one has it",
+        "pool/starting.py",
+        "            if not self._waiting and not self._taken.is_set():\n",
+        "            if not self._taken.is_set():\n",
+        ("tests/pool/test_pool_faults.py",),
+        "one_who_gives_up",
+    ),
+    Mutant(
+        "a moment of readiness is hope",
+        "pool/starts.py",
+        "        self._stillborn = 0\n\n",
+        "        self._stillborn = self.fruitless = 0\n\n",
+        (GROWTH,),
+        "no_hope",
+    ),
+    Mutant(
+        "workers that never were ready are tried as often as a call may be",
+        "pool/starts.py",
+        "        if self._stillborn >= MAX_FAILED_STARTS:\n            return True\n",
+        "",
+        (GROWTH,),
+        "no_hope",
+    ),
+    Mutant(
+        "failed starts end what a living worker would have come to",
+        DISPATCHER,
+        "            return  # those who live will come to what waits\n",
+        "            pass\n",
+        (GROWTH,),
+        "somebody_lives",
+    ),
+    Mutant(
+        "five kills before it begins end a call that may be retried",
+        "pool/message.py",
+        "max(MAX_FALSE_STARTS, self.options.retries + 1)",
+        "MAX_FALSE_STARTS",
+        (GROWTH,),
+        "for_ever",
+    ),
+]
+
+POOL = [*LOCKS, *QUEUE, *WORKFLOW, *GROWING, *NOTES, *COPIES, *STARTING]

@@ -105,10 +105,18 @@ PROCESSES = [
     Mutant(
         "progress stays in the process",
         "inchild.py",
-        "        running.note((done, total))",
-        "        pass",
+        "            self._call.note((done, total))",
+        "            pass",
         (TASKS,),
         "progress",
+    ),
+    Mutant(
+        "a context speaks for whatever runs",
+        "inchild.py",
+        "            self._call.note((done, total))",
+        "            running = child.current()\n            if running is not None:\n                running.note((done, total))",
+        (TASKS,),
+        "outlives",
     ),
     Mutant(
         "an async function is not awaited in a process",
@@ -121,8 +129,8 @@ PROCESSES = [
     Mutant(
         "a pool that was given is closed",
         PARENT,
-        "        pools = [pool for pool in (self._own, self._alone) if pool is not None]",
-        "        pools = [pool for pool in (self._own, self._alone, self._given) if pool is not None]",
+        "        given = self._given if self._started_given else None\n",
+        "        given = self._given\n",
         (TASKS,),
         "stays_open",
     ),

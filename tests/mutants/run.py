@@ -23,9 +23,12 @@ from tests.mutants.guard import SOURCE
 from tests.mutants.loader import LOADER
 from tests.mutants.mutants import MUTANTS, Mutant
 from tests.mutants.pool import POOL
+from tests.mutants.postgres import POSTGRES
 from tests.mutants.processes import PROCESSES
+from tests.mutants.schedules import SCHEDULES
 from tests.mutants.workers import WORKERS
 
+ALL: Final = (*MUTANTS, *WORKERS, *POOL, *PROCESSES, *DATA, *LOADER, *POSTGRES, *SCHEDULES)
 ROOT: Final = Path(__file__).parents[2]
 AT_ONCE: Final = 2
 PATIENCE_S: Final = 180.0  # a bug that makes a test hang is noticed, too
@@ -150,11 +153,7 @@ def show(verdict: Verdict, number: int, total: int) -> None:
 
 
 def main(words: list[str]) -> int:
-    mutants = [
-        one
-        for one in (*MUTANTS, *WORKERS, *POOL, *PROCESSES, *DATA, *LOADER)
-        if not words or any(word in one.name for word in words)
-    ]
+    mutants = [one for one in ALL if not words or any(word in one.name for word in words)]
     if not mutants:
         print(f"no mutant is called like {' or '.join(words)}")
         return 2

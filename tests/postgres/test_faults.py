@@ -133,8 +133,8 @@ class Lossy(Connections):
         super().__init__(inner.address)
         self.losses = losses
 
-    async def _run(self, conn: Any, sql: str, arguments: tuple[Any, ...]) -> Any:
-        rows = await super()._run(conn, sql, arguments)
+    async def _run(self, conn: Any, sql: str, arguments: tuple[Any, ...], timeout_s: float) -> Any:
+        rows = await super()._run(conn, sql, arguments, timeout_s)
         if self.losses > 0:
             self.losses -= 1
             raise ConnectionResetError("the answer was lost")

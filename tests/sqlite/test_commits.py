@@ -15,7 +15,7 @@ from omniq import Task
 from omniq.errors import IdConflict, OmniqError, PayloadTooLarge, StoreUnavailable, UnserializableArgument
 from omniq.storage import SQLiteStorage
 from omniq.storage.rows import Rows
-from omniq.storage.sqlite.engine import AwaitedJob, BlockingJob
+from omniq.storage.sqlite.jobs import AwaitedJob, BlockingJob
 from omniq.storage.sqlite.records import Retention
 from omniq.task import Claim, Settlement, TaskStatus
 from tests.faults.statements import contents

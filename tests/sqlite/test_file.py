@@ -23,7 +23,8 @@ from omniq.errors import (
 from omniq.storage import SQLiteStorage
 from omniq.storage.sqlite import _engines, _engines_lock
 from omniq.storage.sqlite import engine as engine_module
-from omniq.storage.sqlite.engine import check_version
+from omniq.storage.sqlite import file as file_module
+from omniq.storage.sqlite.file import check_version
 from tests.faults.processes import Child, Field, eventually
 
 NOBODY = 65534
@@ -165,8 +166,8 @@ from omniq import Task
 from omniq.errors import OmniqError
 from omniq.storage import SQLiteStorage
 from omniq.storage.sqlite import _engines, _engines_lock
-from omniq.storage.sqlite import engine as engine_module
-from omniq.storage.sqlite.engine import check_version
+from omniq.storage.sqlite import file as file_module
+from omniq.storage.sqlite.file import check_version
 
 async def work(path):
     try:
@@ -308,7 +309,7 @@ async def test_a_sqlite_that_is_too_old_is_refused_in_clear_words(
     with pytest.raises(Unsupported, match=r"SQLite 3\.34\.1, and OmniQ needs 3\.35\.0"):
         check_version((3, 34, 1))
     check_version((3, 35, 0))
-    monkeypatch.setattr(engine_module, "OLDEST_SQLITE", (99, 0, 0))
+    monkeypatch.setattr(file_module, "OLDEST_SQLITE", (99, 0, 0))
     assert isinstance(await refusal(database), Unsupported)
     assert not database.exists()
     [finding] = await examine(SQLiteStorage(database))

@@ -18,7 +18,8 @@ from omniq import OmniQ, Task
 from omniq.errors import BlockingCallInHandler
 from omniq.storage import SQLiteStorage
 from omniq.storage.rows import Rows
-from omniq.storage.sqlite.engine import BlockingJob, Engine
+from omniq.storage.sqlite.engine import Engine
+from omniq.storage.sqlite.jobs import BlockingJob
 from omniq.storage.sqlite.records import Retention
 from tests.faults.processes import Field
 
@@ -155,7 +156,7 @@ import os, signal, sys, warnings
 from omniq import OmniQ, Task
 from omniq.errors import StoreUnavailable
 from omniq.storage import SQLiteStorage
-from omniq.storage.sqlite.engine import BlockingJob
+from omniq.storage.sqlite.jobs import BlockingJob
 from omniq.storage.sqlite.records import Retention
 
 warnings.simplefilter("ignore", DeprecationWarning)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from omniq.cli.examine_store import Finding
 from omniq.storage.sqlite.beside import MAX_SOCKET_PATH, lock_now
-from omniq.storage.sqlite.engine import is_world_writable
+from omniq.storage.sqlite.file import is_world_writable
 
 
 def examine_files(path: Path) -> list[Finding]:

@@ -118,7 +118,11 @@ class Worker:
     def note(self, child: Child, call_id: int, note: Any) -> None:
         logger.debug("a note of data worker {worker}: {note!r:.200}", worker=self.number, note=note)
 
-    def done(self, child: Child, message_id: int) -> None:
+    def done(
+        self, child: Child, message_id: int, first_id: int = 0, outcomes: Sequence[Outcome] = ()
+    ) -> None:
+        if outcomes:
+            self.outcomes(child, first_id, outcomes)
         if message_id == self._prepare_id:
             return
         sent = self.sent.popleft()

@@ -20,6 +20,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final, NoReturn
 
+from omniq.pool import copies
 from omniq.pool.arena import Attached
 from omniq.pool.calls import Journal
 from omniq.pool.control import JOURNAL, ControlPage
@@ -80,6 +81,7 @@ def _serve(sock: socket.socket, arena_fd: int, page: Where) -> None:
     memory = arena.map_alone(page)
     _server = Server(line, ControlPage(memoryview(memory)), Journal(memory, JOURNAL))
     signal.signal(INTERRUPT_SIGNAL, _server.on_signal)
+    copies.watch(memory, _server.end_soon)
     _server.serve()
 
 

@@ -6,7 +6,6 @@ Calls of a range run in order, so those that have not been reported are always t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
     from omniq.pool.process import Child
     from omniq.pool.worker import PoolWorker
 
-# Processes may be killed by anything at any time; this many in a row is no coincidence.
+# Processes may be killed by anything at any time. This many in a row before a call begins are no coincidence,
+# unless it may be retried more often than that.
 MAX_FALSE_STARTS: Final = 5
 
 Ending: TypeAlias = Literal["timeout", "cancel"]
@@ -63,7 +63,13 @@ class Message:
         "worker",
     )
 
-    def __init__(self, encoded: EncodedCall, options: CallOptions, now: float) -> None:
+    def __init__(
+        self,
+        encoded: EncodedCall,
+        options: CallOptions,
+        now: float,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self.encoded = encoded
         self.options = options
         self.since = now  # when it began to wait, or to run
@@ -78,7 +84,7 @@ class Message:
         self.doomed = 0  # the call whose process is killed when the bell rings, 0 for none
         self.watched = 0  # the call whose time is measured, and since when
         self.watched_at = now
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[Any] = (loop or asyncio.get_running_loop()).create_future()
 
     def __repr__(self) -> str:
         return f"<{self.title}, id {self.id}>"
@@ -120,9 +126,11 @@ class Message:
         if self.withdrawn:
             return
         rest = self.encoded.after(len(self.outcomes)) if self.outcomes else self.encoded
-        with contextlib.suppress(ChildGone):
+        try:
             child.send(calls.Message(self.id, (rest,)))
-            self.was_sent = True
+        except ChildGone:
+            return
+        self.was_sent = True
 
     def report(self, first_id: int, outcomes: Sequence[Outcome]) -> None:
         if first_id != self.head:
@@ -153,7 +161,7 @@ class Message:
     def _lost_on_the_way(self, cause: str) -> None:
         """Not the call's fault, most likely; but what kills every process that reads it must not go on."""
         self.false_starts += 1
-        if self.false_starts >= MAX_FALSE_STARTS:
+        if self.false_starts >= max(MAX_FALSE_STARTS, self.options.retries + 1):
             text = (
                 f"{self.false_starts} processes in a row died before {self.name} began, the last one: {cause}"
             )
@@ -204,5 +212,6 @@ class Message:
 
 
 def _has_interrupts(outcomes: Sequence[Outcome]) -> bool:
-    found = outcomes.others.values() if isinstance(outcomes, Outcomes) else outcomes
-    return Interrupted in map(type, found)
+    if type(outcomes) is Outcomes:
+        return bool(outcomes.others) and Interrupted in map(type, outcomes.others.values())
+    return Interrupted in map(type, outcomes)

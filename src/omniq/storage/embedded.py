@@ -18,24 +18,29 @@ from loguru import logger
 from omniq.clock import Clock, wait_for_event
 from omniq.errors import CorruptRecord, InvalidOption, StoreUnavailable
 from omniq.storage.base import Claimed
-from omniq.storage.batched import BatchedStorage, check_moment, unknown
+from omniq.storage.batched import check_moment, check_page, unknown
+from omniq.storage.moving import EmbeddedMoving
 from omniq.storage.rows import Rows
+from omniq.storage.scheduling import EmbeddedSchedules
 from omniq.task import (
     MAX_NAME_CHARS,
     Answer,
     Claim,
     Enqueued,
+    Head,
     Held,
     OnConflict,
-    Rates,
+    Page,
     Renewal,
     Run,
     Settlement,
     StoredTask,
+    Tally,
     Task,
     TaskFilter,
     TaskResult,
     TaskStatus,
+    Timing,
     WorkerInfo,
     check_progress,
     check_text,
@@ -47,7 +52,6 @@ from omniq.task import (
 T = TypeVar("T")
 # Looked at this often even if no bell rings: a notification only shortens a wait.
 RESULT_POLL_S: Final = 0.5
-MAX_PAGE: Final = 10_000
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -138,7 +142,7 @@ class Bell:
             listener.ring(due=due, result=result)
 
 
-class EmbeddedStorage(BatchedStorage):
+class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
     """Every verb of the contract over `Rows`."""
 
     def __init__(self) -> None:
@@ -271,6 +275,14 @@ class EmbeddedStorage(BatchedStorage):
         queue_name(queue)
         await self._do(lambda rows: rows.resume(queue))
 
+    async def limit_queue(self, queue: str, max_depth: int | None) -> None:
+        queue_name(queue)
+        most = None if max_depth is None else count(max_depth, "max_depth", least=0)
+        await self._do(lambda rows: rows.put_limit(queue, most))
+
+    async def queue_limits(self) -> dict[str, int]:
+        return await self._look(lambda rows: rows.limits())
+
     async def beat(self, worker: WorkerInfo) -> None:
         await self._do(lambda rows: rows.beat(worker))
 
@@ -294,30 +306,36 @@ class EmbeddedStorage(BatchedStorage):
     async def held(self, worker: str) -> list[Held]:
         return await self._look(lambda rows: rows.held(worker))
 
-    async def list_tasks(
+    async def page(
         self, filter: TaskFilter | None = None, after: str | None = None, limit: int = 100
-    ) -> list[Task]:
-        if count(limit, "limit", least=1) > MAX_PAGE:
-            raise InvalidOption(f"limit must be at most {MAX_PAGE}, not {limit}; ask for pages with after=")
+    ) -> Page:
+        check_page(limit)
         wanted = filter or TaskFilter()
-        stored = await self._look(lambda rows: rows.select(wanted, after, limit))
+        stored, behind = await self._look(lambda rows: rows.select(wanted, after, limit))
         tasks: list[Task] = []
         for one in stored:
             try:
                 tasks.append(self.decode(one))
             except CorruptRecord as corrupt:
                 logger.error("passed over: {}", corrupt)
-        return tasks
+        return Page(tasks, behind)
 
     async def history(self, task_id: str) -> list[Run]:
         return await self._look(lambda rows: rows.runs(task_id))
 
-    async def counts(self) -> dict[str, dict[TaskStatus, int]]:
-        return await self._look(lambda rows: rows.counts())
+    async def tallies(self) -> list[Tally]:
+        return await self._look(lambda rows: rows.tallies())
 
-    async def rates(self, since: datetime) -> Rates:
-        moment = check_moment(since)
-        return await self._look(lambda rows: rows.rates(moment))
+    async def heads(self) -> list[Head]:
+        return await self._look(lambda rows: rows.heads())
+
+    async def timings(self, limit: int = 1000) -> list[Timing]:
+        check_page(limit)
+        return await self._look(lambda rows: rows.timings(limit))
+
+    async def ahead(self, task_id: str, most: int = 10_000) -> int:
+        count(most, "most", least=1)
+        return await self._look(lambda rows: rows.ahead(task_id, most))
 
     async def paused(self) -> set[str]:
         return await self._look(lambda rows: rows.paused())

@@ -9,29 +9,34 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 from loguru import logger
 
-from omniq.errors import Conflict, CorruptRecord, DuplicateTask, IdConflict
+from omniq.errors import Conflict, CorruptRecord, DuplicateTask, IdConflict, QueueFull
 from omniq.logic import lifecycle
 from omniq.logic.lifecycle import Change
+from omniq.schedule import Schedule
 from omniq.storage.batched import unknown
+from omniq.storage.tallying import Changes, oldest_minute
 from omniq.task import (
     Answer,
     Claim,
     Enqueued,
+    Head,
     Held,
     OnConflict,
-    Rates,
     Renewal,
     Run,
     Settlement,
     StoredTask,
+    Tally,
     TaskFilter,
     TaskStatus,
+    Timing,
     WorkerInfo,
     replace,
     shown,
@@ -50,6 +55,7 @@ class Rows(ABC):
     def __init__(self) -> None:
         self.rang_due = False  # something may have become due, or a running task is to be cancelled
         self.rang_result = False  # something has ended
+        self.changes = Changes()  # what this transaction changes in the tallies
         self.next_due: datetime | None = None  # when the next waiting task comes up; set by a short claim
 
     # --- what a store brings ---------------------------------------------------------------------
@@ -135,13 +141,26 @@ class Rows(ABC):
     def workers(self) -> list[WorkerInfo]: ...
 
     @abstractmethod
-    def select(self, wanted: TaskFilter, after: str | None, limit: int) -> list[StoredTask]: ...
+    def select(
+        self, wanted: TaskFilter, after: str | None, limit: int
+    ) -> tuple[list[StoredTask], str | None]:
+        """What a bounded look finds, and the id behind which to look on, if there may be more."""
 
     @abstractmethod
-    def counts(self) -> dict[str, dict[TaskStatus, int]]: ...
+    def tallies(self) -> list[Tally]: ...
 
     @abstractmethod
-    def rates(self, since: datetime) -> Rates: ...
+    def fold_tallies(self, before: datetime) -> None:
+        """Put those of older minutes together."""
+
+    @abstractmethod
+    def heads(self) -> list[Head]: ...
+
+    @abstractmethod
+    def timings(self, limit: int) -> list[Timing]: ...
+
+    @abstractmethod
+    def ahead(self, task_id: str, most: int) -> int: ...
 
     @abstractmethod
     def ended(self, ids: Sequence[str]) -> set[str]:
@@ -149,6 +168,59 @@ class Rows(ABC):
 
     @abstractmethod
     def verify(self) -> list[str]: ...
+
+    @abstractmethod
+    def schedule(self, name: str) -> Schedule | None: ...
+
+    @abstractmethod
+    def schedules(self) -> list[Schedule]: ...
+
+    @abstractmethod
+    def schedules_due(self, now: datetime, limit: int) -> list[Schedule]:
+        """Those whose next tick has come, the one that has waited longest first."""
+
+    @abstractmethod
+    def next_tick(self) -> datetime | None: ...
+
+    @abstractmethod
+    def put_schedule(self, schedule: Schedule) -> None: ...
+
+    @abstractmethod
+    def drop_schedule(self, name: str) -> bool:
+        """Whether there was one."""
+
+    @abstractmethod
+    def limits(self) -> dict[str, int]: ...
+
+    @abstractmethod
+    def put_limit(self, queue: str, max_depth: int | None) -> None: ...
+
+    @abstractmethod
+    def depth(self, queue: str, most: int) -> int:
+        """How many tasks wait in a queue, counted up to `most`."""
+
+    @abstractmethod
+    def movable(self, limit: int) -> Iterator[StoredTask]:
+        """At most `limit` rows that do not run: waiting ones by due, then ended ones, oldest first."""
+
+    @abstractmethod
+    def move_away(self, task: StoredTask) -> None:
+        """Delete a row and its history, and remember nothing."""
+
+    @abstractmethod
+    def outgoing(self) -> bytes | None:
+        """The parcel that was taken out and not dropped yet."""
+
+    @abstractmethod
+    def keep_parcel(self, parcel_id: str, body: bytes | None) -> None:
+        """One that goes, or, without a body, the receipt of one that came."""
+
+    @abstractmethod
+    def has_receipt(self, parcel_id: str) -> bool: ...
+
+    @abstractmethod
+    def drop_parcel(self, parcel_id: str) -> None:
+        """The one that goes; receipts stay."""
 
     # --- enqueue ---------------------------------------------------------------------------------
 
@@ -159,6 +231,7 @@ class Rows(ABC):
         keys: dict[str, StoredTask] = {}
         changed: dict[str, StoredTask] = {}
         enqueued = [self._place(task, on_conflict, now, new, keys, changed) for task in tasks]
+        self.check_room(new.values())
         for task in new.values():
             self.insert(task)
         for task in changed.values():
@@ -196,6 +269,16 @@ class Rows(ABC):
         if key is not None:
             keys[key] = fresh
         return Enqueued(task.id, created=True)
+
+    def check_room(self, new: Iterable[StoredTask]) -> None:
+        """Only what is new is counted: an enqueue that is sent again finds itself, full or not."""
+        limits = self.limits()
+        if not limits:
+            return
+        for queue, more in Counter(task.queue for task in new).items():
+            most = limits.get(queue)
+            if most is not None and self.depth(queue, most) + more > most:
+                raise queue_full(queue, most)
 
     def _already_there(self, task: StoredTask, new: dict[str, StoredTask]) -> Enqueued | None:
         existing = new.get(task.id) or self.get(task.id)
@@ -275,6 +358,7 @@ class Rows(ABC):
         self.put(change.task)
         if change.run is not None:
             self.add_run(change.task, change.run)
+            self.changes.close(change.task.queue, change.task.status, change.run)
         if change.task.status is TaskStatus.PENDING:
             self.rang_due = True
         if change.task.result_status is not None:
@@ -360,6 +444,7 @@ class Rows(ABC):
         for task in gone:
             self.remove(task, REMEMBER_ID_S)
         self.forget_workers(self.now() - timedelta(seconds=FORGET_WORKER_S))
+        self.fold_tallies(oldest_minute(self.now()))
         return len(gone)
 
     def pause(self, queue: str) -> None:
@@ -382,6 +467,13 @@ def _left_of(claim: Claim, claimed: list[StoredTask]) -> Claim:
         return claim
     taken = sum(task.queue in claim.scarce for task in claimed)
     return replace(claim, scarce_limit=claim.scarce_limit - taken)
+
+
+def queue_full(queue: str, most: int) -> QueueFull:
+    return QueueFull(
+        f"queue {shown(queue)} may hold {most:,} waiting tasks, and is full; try again when workers have "
+        "caught up, or raise its max_depth"
+    )
 
 
 def digest(task: StoredTask) -> bytes:

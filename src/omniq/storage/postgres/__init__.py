@@ -5,39 +5,45 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from loguru import logger
 
 from omniq.clock import REAL_CLOCK, Clock
 from omniq.errors import Conflict, CorruptRecord, DuplicateTask, InvalidOption, SchemaMismatch
 from omniq.storage.base import Capabilities, Claimed
-from omniq.storage.batched import BatchedStorage, check_moment, unknown
-from omniq.storage.embedded import MAX_PAGE, Ring, check_claim
+from omniq.storage.batched import check_moment, check_page, unknown
+from omniq.storage.embedded import Ring, check_claim
 from omniq.storage.postgres import records
 from omniq.storage.postgres.claiming import Cursor
 from omniq.storage.postgres.connections import BORDER, Address, Connections, close
 from omniq.storage.postgres.errors import code_of, explained, missing_schema
 from omniq.storage.postgres.joining import is_drivers, run_on
-from omniq.storage.postgres.records import Row
+from omniq.storage.postgres.moving import PostgresMoving
+from omniq.storage.postgres.records import Row, can_be_kept
+from omniq.storage.postgres.schedules import PostgresSchedules
 from omniq.storage.postgres.schema import Statements, lock, migrations, newest, preamble, quoted, script, step
+from omniq.storage.postgres.transactions import BodyTransaction, Transactions
 from omniq.storage.postgres.waking import Listening, Results
 from omniq.task import (
     Answer,
     Claim,
     Enqueued,
+    Head,
     Held,
     OnConflict,
-    Rates,
+    Page,
     Renewal,
     Run,
     Settlement,
     StoredTask,
+    Tally,
     Task,
     TaskError,
     TaskFilter,
     TaskResult,
     TaskStatus,
+    Timing,
     WorkerInfo,
     check_progress,
     count,
@@ -46,14 +52,27 @@ from omniq.task import (
     shown,
 )
 
+if TYPE_CHECKING:
+    from omniq.storage.postgres.connections import Connection
+
 Durability = Literal["fsync", "relaxed"]
 NO_CLAIM: Final[tuple[Any, ...]] = (None, None, None, None, None, False, (), 0)
+# What a worker asks all the time.
+MOMENTARY: Final = frozenset(
+    {"exchange", "renew", "held", "anything_over", "progress", "beat", "version", "await", "unended", "get"}
+)
 NO_PLACES: Final[tuple[Sequence[Any], ...]] = ((), (), (), ())
 # How long a word that somebody waits for results is good for; it is given again in a third of that.
 EAR_S: Final = 30.0
+# One page looks at so many tasks at most, and first at fewer; so many of one status are sorted instead.
+FIRST_LOOK: Final = 500
+LOOK: Final = 10_000
+FEW: Final = 5_000
+# Rows of tallies that one beat puts together.
+FOLD_AT_ONCE: Final = 100_000
 
 
-class PostgresStorage(BatchedStorage):
+class PostgresStorage(PostgresSchedules, PostgresMoving):
     """Tasks in a schema of a PostgreSQL database, on the server's clock.
 
     `durability="relaxed"` commits without waiting for the disk: the last moments may be lost when the server
@@ -61,7 +80,7 @@ class PostgresStorage(BatchedStorage):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        batched=True, leases=True, wakes=True, joins=True, durable=True
+        batched=True, leases=True, wakes=True, joins=True, durable=True, transacts=True
     )
     # A timer may ring a little before the server's clock shows the moment.
     late_s: ClassVar[float] = 0.002
@@ -105,6 +124,7 @@ class PostgresStorage(BatchedStorage):
         connections = Connections(self._address)
         self._due, self._ended = Ring(), Ring()
         self._listening = Listening(self._address, connections.is_ours)
+        self._transactions = Transactions(self._address, self._settle_on)
         self._results = Results(self._ended, self.clock, self._look_for_ends)
         self._cursor = Cursor()
         self._look_again_at: float | None = None
@@ -130,6 +150,7 @@ class PostgresStorage(BatchedStorage):
     async def _disconnect(self) -> None:
         await self._results.stop()
         await self._listening.stop()
+        await self._transactions.close()
         connections, self._connections = self._connections, None
         if connections is not None:
             await connections.close()
@@ -138,6 +159,7 @@ class PostgresStorage(BatchedStorage):
         connections, self._connections = self._connections, None
         if connections is not None:
             self._listening.abandon()
+            self._transactions.abandon()
             connections.abandon()
 
     async def migrate(self) -> None:
@@ -168,7 +190,7 @@ class PostgresStorage(BatchedStorage):
 
     async def _fetch(self, statement: str, *arguments: Any) -> list[Row]:
         assert self._connections is not None
-        return await self._connections.fetch(self._sql[statement], *arguments)
+        return await self._connections.fetch(self._sql[statement], *arguments, at_once=statement in MOMENTARY)
 
     async def _ask(self, statement: str, *arguments: Any) -> list[Row]:
         await self.open()
@@ -292,6 +314,15 @@ class PostgresStorage(BatchedStorage):
             await self._exchange(bad, None)
         return claims
 
+    async def begin(self) -> BodyTransaction:
+        await self.open()
+        return await self._transactions.begin()
+
+    async def _settle_on(self, conn: Connection, settlement: Settlement) -> Answer:
+        said = records.settle_arguments([settlement])
+        [row] = await conn.fetch(self._sql["settle_last"], *said, self.result_ttl_s, self.failed_ttl_s)
+        return _answers(row[0], [0])[0]
+
     async def renew(self, worker: str, lease: float, holding: Iterable[Held] = ()) -> Renewal:
         positive_seconds(lease, "lease")
         known = tuple(holding)
@@ -314,7 +345,7 @@ class PostgresStorage(BatchedStorage):
 
     async def progress(self, task_id: str, epoch: int, done: float, total: float | None = None) -> bool:
         check_progress(done, total)
-        if not _possible(task_id):
+        if not can_be_kept(task_id):
             return False
         return bool(await self._ask("progress", task_id, epoch, records.json_text((done, total))))
 
@@ -362,6 +393,7 @@ class PostgresStorage(BatchedStorage):
 
     async def beat(self, worker: WorkerInfo) -> None:
         await self._ask("beat", worker.id, records.json_text(worker))
+        await self._ask("fold", FOLD_AT_ONCE)
 
     async def leave(self, worker: str) -> None:
         await self._ask("leave", worker)
@@ -377,56 +409,74 @@ class PostgresStorage(BatchedStorage):
         return None if stored is None else self.result_of(stored)
 
     async def _get(self, task_id: str) -> StoredTask | None:
-        rows = await self._ask("get", task_id) if _possible(task_id) else []
+        rows = await self._ask("get", task_id) if can_be_kept(task_id) else []
         return records.read_task(rows[0]) if rows else None
 
     async def held(self, worker: str) -> list[Held]:
         return [Held(*row) for row in await self._ask("held", worker)]
 
-    async def list_tasks(
+    async def page(
         self, filter: TaskFilter | None = None, after: str | None = None, limit: int = 100
-    ) -> list[Task]:
-        if count(limit, "limit", least=1) > MAX_PAGE:
-            raise InvalidOption(f"limit must be at most {MAX_PAGE}, not {limit}; ask for pages with after=")
+    ) -> Page:
+        """A short look first: where matches are frequent it is enough."""
+        check_page(limit)
         wanted = filter or TaskFilter()
-        rows = await self._ask(
-            "list",
-            None if wanted.status is None else records.NUMBERS[wanted.status],
-            wanted.queue,
-            wanted.func_path,
-            wanted.unique_key,
-            wanted.finished_before,
-            None if after is None else await self._seq_of(after),
-            limit,
-        )
+        if after is not None:
+            await self._must_be_there(after)
+        tasks: list[Task] = []
+        for look in (max(FIRST_LOOK, limit), LOOK):
+            found, after = await self._look_at(wanted, after, look, limit - len(tasks))
+            tasks += found
+            if after is None or len(tasks) == limit:
+                break
+        return Page(tasks, after)
+
+    async def _look_at(
+        self, wanted: TaskFilter, after: str | None, look: int, limit: int
+    ) -> tuple[list[Task], str | None]:
+        whole, *rows = await self._ask("page", *records.filter_arguments(wanted), after, FEW, look, limit)
         tasks: list[Task] = []
         for row in rows:
             try:
-                tasks.append(self.decode(records.read_task(row)))
+                task = self.decode(records.read_task(row[1:]))
             except CorruptRecord as corrupt:
                 logger.error("passed over: {}", corrupt)
-        return tasks
+                continue
+            if wanted.matches(task, task.func_path):
+                tasks.append(task)
+        return tasks, rows[-1][2] if len(rows) == limit else whole[0]
 
-    async def _seq_of(self, task_id: str) -> int:
-        _must_be_possible(task_id)
-        rows = await self._ask("seq_of", task_id)
-        if not rows:
+    async def _must_be_there(self, task_id: str) -> None:
+        if not can_be_kept(task_id) or not await self._ask("is_there", task_id):
             raise unknown(task_id)
-        return int(rows[0][0])
 
     async def history(self, task_id: str) -> list[Run]:
-        rows = await self._ask("history", task_id) if _possible(task_id) else []
+        rows = await self._ask("history", task_id) if can_be_kept(task_id) else []
         return [records.read_run(row) for row in rows]
 
-    async def counts(self) -> dict[str, dict[TaskStatus, int]]:
-        counted: dict[str, dict[TaskStatus, int]] = {}
-        for queue, status, how_many in await self._ask("counts"):
-            counted.setdefault(queue, dict.fromkeys(TaskStatus, 0))[records.STATUSES[status]] = how_many
-        return counted
+    async def tallies(self) -> list[Tally]:
+        return [Tally(*row) for row in await self._ask("tallies")]
 
-    async def rates(self, since: datetime) -> Rates:
-        [row] = await self._ask("rates", check_moment(since))
-        return Rates(*row)
+    async def heads(self) -> list[Head]:
+        rows = await self._ask("heads")
+        return [Head(queue, -rank, task_id, path, due) for queue, rank, task_id, path, due in rows]
+
+    async def timings(self, limit: int = 1000) -> list[Timing]:
+        check_page(limit)
+        rows = await self._ask("timings", limit)
+        return [
+            Timing(queue, max(0.0, wait_s), run_s)
+            for queue, wait_s, run_s in rows
+            if wait_s is not None and run_s is not None
+        ]
+
+    async def ahead(self, task_id: str, most: int = 10_000) -> int:
+        count(most, "most", least=1)
+        _must_be_possible(task_id)
+        [(many,)] = await self._ask("ahead", task_id, most)
+        if many is None:
+            raise unknown(task_id)
+        return int(many)
 
     async def paused(self) -> set[str]:
         return {row[0] for row in await self._ask("paused")}
@@ -436,6 +486,11 @@ class PostgresStorage(BatchedStorage):
 
     async def verify(self) -> list[str]:
         return [row[0] for row in await self._ask("verify")]
+
+    async def vitals(self) -> records.Vitals:
+        """How the server is: its version, what keeps it from cleaning up, what this role may not do."""
+        [row] = await self._ask("vitals")
+        return records.Vitals(*row)
 
     # --- waiting ---------------------------------------------------------------------------------
 
@@ -526,16 +581,8 @@ def placed(stored: Sequence[StoredTask], rows: Sequence[Row]) -> list[Enqueued]:
     return [Enqueued(row[1], created=row[2]) for row in rows]
 
 
-def _possible(task_id: str) -> bool:
-    """Whether any stored task can have this id: PostgreSQL keeps no NUL and no lone surrogate."""
-    try:
-        return "\x00" not in task_id and bool(task_id.encode())
-    except UnicodeEncodeError:
-        return False
-
-
 def _must_be_possible(task_id: str) -> None:
-    if not _possible(task_id):
+    if not can_be_kept(task_id):
         raise unknown(task_id)
 
 

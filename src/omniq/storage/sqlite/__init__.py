@@ -21,7 +21,9 @@ from omniq.storage.base import Capabilities, Claimed
 from omniq.storage.embedded import Bell, EmbeddedStorage
 from omniq.storage.rows import Rows
 from omniq.storage.sqlite.beside import Ear, Kind
-from omniq.storage.sqlite.engine import AwaitedJob, BlockingJob, Durability, Engine, explained
+from omniq.storage.sqlite.engine import Durability, Engine
+from omniq.storage.sqlite.failures import explained
+from omniq.storage.sqlite.jobs import AwaitedJob, BlockingJob
 from omniq.storage.sqlite.records import Retention, text_or_bytes
 from omniq.storage.sqlite.rows import SQLiteRows
 from omniq.task import Answer, Claim, Enqueued, OnConflict, Settlement, StoredTask, count, shown
@@ -294,6 +296,7 @@ class SQLiteStorage(EmbeddedStorage):
                 conn.execute("BEGIN IMMEDIATE")
             rows = SQLiteRows(conn, self.clock, self._engine.beside, self._engine.boot)
             enqueued = rows.enqueue_many(stored, on_conflict)
+            rows.write_tallies()
         except BaseException as exc:
             if ours:  # a transaction of ours must not stay open where theirs never began
                 with contextlib.suppress(sqlite3.Error):

@@ -1,4 +1,4 @@
-"""One file in one process: a thread that writes, a thread that reads, and the file's schema.
+"""One file in one process: a thread that writes, a thread that reads.
 
 Every storage object of a process on the same file shares them. The writer takes what has queued up
 while it committed and commits it together, so that the price of a durable commit is shared:
@@ -8,15 +8,11 @@ while it committed and commits it together, so that the price of a durable commi
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import sqlite3
-import stat
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -27,22 +23,17 @@ from loguru import logger
 from omniq.clock import Clock
 from omniq.errors import (
     BlockingCallInHandler,
-    CorruptRecord,
     InvalidOption,
-    OmniqError,
-    SchemaMismatch,
     StoreUnavailable,
-    Unsupported,
 )
 from omniq.storage.embedded import Bell
-from omniq.storage.rows import Rows
 from omniq.storage.sqlite.beside import Beside, Kind
-from omniq.storage.sqlite.records import Retention, text_or_bytes
+from omniq.storage.sqlite.failures import explained, is_away, is_undecodable, read_as_bytes, translated
+from omniq.storage.sqlite.file import check_version, identity, prepare_file, prepare_schema
+from omniq.storage.sqlite.jobs import BlockingJob, Job, deliver
 from omniq.storage.sqlite.rows import SQLiteRows
-from omniq.task import Enqueued, StoredTask
+from omniq.task import Enqueued
 
-SCHEMA_VERSION: Final = 1
-OLDEST_SQLITE: Final = (3, 35, 0)  # the first with RETURNING
 BUSY_TIMEOUT_S: Final = 5.0
 MAX_JOBS_PER_COMMIT: Final = 1000
 LOG_BYTES: Final = 16 << 20  # a log that restarts is cut to this
@@ -53,87 +44,6 @@ CHECKPOINT_CHANGES: Final = 5000
 LOOK_AT_LOG_COMMITS: Final = 8
 LOOK_AT_FILE_S: Final = 0.01  # at every commit, the look would cost as much as its cheapest statement
 Durability = Literal["fsync", "relaxed"]
-
-
-class Job:
-    """One call on its way to a connection, and its answer on the way back."""
-
-    __slots__ = ("answer", "error", "retention", "run", "tasks")
-
-    def __init__(
-        self,
-        run: Callable[[Rows], Any],
-        retention: Retention,
-        tasks: Sequence[StoredTask] | None = None,
-    ) -> None:
-        self.run = run
-        self.retention = retention
-        self.tasks = tasks  # what an enqueue brings, so that enqueues can be put together
-        self.answer: Any = None
-        self.error: BaseException | None = None
-
-
-class AwaitedJob(Job):
-    """Its answer goes to a coroutine."""
-
-    __slots__ = ("future", "loop")
-
-    def __init__(
-        self,
-        run: Callable[[Rows], Any],
-        retention: Retention,
-        tasks: Sequence[StoredTask] | None = None,
-    ) -> None:
-        super().__init__(run, retention, tasks)
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
-
-    def deliver(self) -> None:
-        if self.future.done():
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.answer)
-
-
-class BlockingJob(Job):
-    """Its answer goes to a thread that does nothing else meanwhile."""
-
-    __slots__ = ("done",)
-
-    def __init__(
-        self,
-        run: Callable[[Rows], Any],
-        retention: Retention,
-        tasks: Sequence[StoredTask] | None = None,
-    ) -> None:
-        super().__init__(run, retention, tasks)
-        self.done = threading.Lock()  # the cheapest thing that a thread can wait for; taken until the end
-        self.done.acquire()
-
-    def result(self) -> Any:
-        if self.error is not None:
-            raise self.error
-        return self.answer
-
-
-def deliver(jobs: list[Job]) -> None:
-    """Bring answers back: one hop per event loop, however many there are."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[AwaitedJob]] = {}
-    for job in jobs:
-        if isinstance(job, AwaitedJob):
-            by_loop.setdefault(job.loop, []).append(job)
-        elif isinstance(job, BlockingJob):
-            job.done.release()
-    for loop, ready in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
-            loop.call_soon_threadsafe(_deliver_here, ready)
-
-
-def _deliver_here(jobs: list[AwaitedJob]) -> None:
-    for job in jobs:
-        job.deliver()
 
 
 class Engine:
@@ -349,6 +259,7 @@ class Engine:
             if self._writer.in_transaction:  # left by an interruption that was itself interrupted
                 self._writer.execute("ROLLBACK")
             self._writer.execute("BEGIN IMMEDIATE")
+            self._write_rows.changes.clear()
             try:
                 self._run_all(batch)
             except sqlite3.OperationalError as exc:
@@ -356,6 +267,7 @@ class Engine:
                     raise
                 self._run_anew(batch)
             self._look_at_file()
+            self._write_rows.write_tallies()
             self._writer.execute("COMMIT")
         except BaseException as exc:  # a signal handler may raise anything, anywhere
             self._recover()
@@ -410,6 +322,7 @@ class Engine:
 
     def _run_anew(self, batch: list[Job]) -> None:
         self._writer.execute("ROLLBACK")
+        self._write_rows.changes.clear()
         for job in batch:
             job.answer = job.error = None
         self._writer.execute("BEGIN IMMEDIATE")
@@ -433,12 +346,15 @@ class Engine:
         """The usual case: what it wrote goes with the transaction, so it needs no savepoint."""
         if not self._did(job):
             self._writer.execute("ROLLBACK")
+            self._write_rows.changes.clear()
             self._writer.execute("BEGIN")
 
     def _run(self, job: Job) -> None:
         self._writer.execute("SAVEPOINT omniq_job")
+        before = self._write_rows.changes.copy()
         if not self._did(job):
             self._writer.execute("ROLLBACK TO omniq_job")
+            self._write_rows.changes.by_queue = before
         self._writer.execute("RELEASE omniq_job")
 
     def _did(self, job: Job) -> bool:
@@ -525,171 +441,3 @@ class Engine:
         with contextlib.suppress(sqlite3.Error):
             if self._reader.in_transaction:
                 self._reader.execute("COMMIT")
-
-
-# --- the file ------------------------------------------------------------------------------------
-
-
-def prepare_file(path: Path) -> None:
-    """Make the file for its owner's eyes only; refuse what could be somebody's trap."""
-    if path.is_symlink():
-        raise InvalidOption(f"{path} is a symbolic link; give the path of the file itself")
-    if path.is_dir():
-        raise InvalidOption(f"{path} is a folder; give the path of a file, such as {path / 'jobs.db'}")
-    try:
-        # Only a file that we just made is opened here: closing a descriptor of an existing database drops
-        # every lock that this process has on it. The log and the shared-memory file take over this mode.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-    except FileExistsError:
-        if not os.access(path, os.R_OK | os.W_OK):
-            raise InvalidOption(f"{path} cannot be written by this user; change its mode or owner") from None
-    except FileNotFoundError as exc:
-        raise InvalidOption(f"there is no folder {path.parent}; create it, or give another path") from exc
-    except OSError as exc:
-        raise InvalidOption(
-            f"cannot write {path}: {exc.strerror}; give a path in a folder that this user may write"
-        ) from exc
-
-
-def identity(path: Path) -> tuple[int, int] | None:
-    """Which file is at a path. By the path, never by a descriptor: closing one would drop SQLite's locks."""
-    try:
-        found = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_dev, found.st_ino
-
-
-def check_version(version: tuple[int, ...]) -> None:
-    if version < OLDEST_SQLITE:
-        raise Unsupported(
-            f"this Python has SQLite {'.'.join(map(str, version))}, and OmniQ needs "
-            f"{'.'.join(map(str, OLDEST_SQLITE))} or newer; use a Python that was built with a newer one"
-        )
-
-
-def prepare_schema(conn: sqlite3.Connection, turn: contextlib.AbstractContextManager[None]) -> int:
-    """Make the schema, or check its version; this machine's boot as a number.
-
-    A plain look comes first, because the caller may hold the write lock in a transaction of its own.
-    """
-    boot = known_boot(conn)
-    if boot is not None:
-        return boot
-    with turn:
-        conn.execute("BEGIN IMMEDIATE")
-        try:
-            if not has_schema(conn):
-                for statement in statements():
-                    conn.execute(statement)
-                conn.execute("INSERT INTO omniq_meta VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
-            conn.execute("INSERT OR IGNORE INTO omniq_boot (boot_id) VALUES (?)", (boot_id(),))
-            conn.execute("COMMIT")
-        except BaseException:
-            conn.execute("ROLLBACK")
-            raise
-    boot = known_boot(conn)
-    assert boot is not None
-    return boot
-
-
-def has_schema(conn: sqlite3.Connection) -> bool:
-    return conn.execute("SELECT 1 FROM sqlite_master WHERE name = 'omniq_meta'").fetchone() is not None
-
-
-def known_boot(conn: sqlite3.Connection) -> int | None:
-    """The number of this boot, if schema and boot are there already; another version is refused."""
-    if not has_schema(conn):
-        return None
-    [version] = conn.execute("SELECT value FROM omniq_meta WHERE key = 'schema'").fetchone() or ["none"]
-    if version != str(SCHEMA_VERSION):
-        raise SchemaMismatch(
-            f"the file has schema version {version}, this OmniQ speaks {SCHEMA_VERSION}; "
-            "install the version that made it, or give another path"
-        )
-    row = conn.execute("SELECT boot FROM omniq_boot WHERE boot_id = ?", (boot_id(),)).fetchone()
-    return None if row is None else int(row[0])
-
-
-def statements() -> Iterator[str]:
-    script = files("omniq.storage.sqlite").joinpath("schema.sql").read_text()
-    lines = (line.split("--")[0].rstrip() for line in script.splitlines())
-    for statement in "\n".join(line for line in lines if line).split(";"):
-        if statement.strip():
-            yield statement
-
-
-def boot_id() -> str:
-    """Changes when the machine restarts, and its monotonic clock with it."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return "unknown"
-
-
-def is_world_writable(folder: Path) -> bool:
-    mode = folder.stat().st_mode
-    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
-
-
-# --- errors --------------------------------------------------------------------------------------
-
-_AWAY: Final = (
-    "locked",
-    "busy",
-    "disk is full",
-    "disk I/O error",
-    "readonly",
-    "unable to open",
-    "interrupted",
-)
-
-
-def is_away(exc: sqlite3.Error) -> bool:
-    """Whether the whole transaction is lost with it, not only one statement."""
-    return any(word in str(exc) for word in _AWAY)
-
-
-def is_undecodable(exc: sqlite3.Error) -> bool:
-    return "Could not decode" in str(exc)
-
-
-def read_as_bytes(exc: sqlite3.Error, conn: sqlite3.Connection) -> bool:
-    """Where text turned out not to be UTF-8: read such text as bytes from now on; True if that is new.
-
-    Only then, because a function of ours for every text costs more than all else that is done with it.
-    """
-    if not is_undecodable(exc) or conn.text_factory is text_or_bytes:
-        return False
-    conn.text_factory = text_or_bytes
-    return True
-
-
-def explained(exc: sqlite3.Error, path: Path) -> OmniqError:
-    text = str(exc)
-    if "not a database" in text:
-        return CorruptRecord(f"{path} is not a SQLite database; give another path, or move the file away")
-    if isinstance(exc, sqlite3.IntegrityError):
-        return CorruptRecord(f"{path} contradicts itself: {text}; run `omniq doctor`")
-    if is_undecodable(exc):
-        return CorruptRecord(f"{path} has text that is not UTF-8 ({text}); restore a copy")
-    if "malformed" in text or "corrupt" in text:
-        return CorruptRecord(f"{path} is damaged ({text}); restore a copy, or try sqlite3's .recover")
-    if "closed database" in text:
-        return StoreUnavailable(
-            f"{path} was closed under this call, as by a fork in a signal handler; repeat it"
-        )
-    if "locked" in text or "busy" in text:
-        return StoreUnavailable(
-            f"{path} is locked by another connection; if that is the caller's own transaction, "
-            "open the storage before it begins"
-        )
-    return StoreUnavailable(f"{path}: {text}")
-
-
-@contextlib.contextmanager
-def translated(path: Path) -> Generator[None]:
-    try:
-        yield
-    except sqlite3.Error as exc:
-        raise explained(exc, path) from exc

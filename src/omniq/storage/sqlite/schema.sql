@@ -48,7 +48,7 @@ CREATE UNIQUE INDEX omniq_task_id ON omniq_task (id);
 CREATE INDEX omniq_task_waiting ON omniq_task (queue, priority, due, seq) WHERE status = 0;
 CREATE INDEX omniq_task_running ON omniq_task (owner, claim_id) WHERE status = 1;
 CREATE INDEX omniq_task_expiring ON omniq_task (expires_at) WHERE status = 0 AND expires_at IS NOT NULL;
-CREATE INDEX omniq_task_ended ON omniq_task (prune_at) WHERE status >= 2;
+CREATE INDEX omniq_task_ended ON omniq_task (status, prune_at) WHERE prune_at IS NOT NULL;
 CREATE UNIQUE INDEX omniq_task_key ON omniq_task (unique_key) WHERE unique_key IS NOT NULL AND status < 2;
 
 -- An UPDATE rewrites the whole record, twice a task: what is large lies beside it.
@@ -66,8 +66,33 @@ CREATE TABLE omniq_run (
   PRIMARY KEY (seq, epoch)
 ) WITHOUT ROWID;
 
+-- What every transaction changed, by minute and queue; all of it added up is what the file holds.
+CREATE TABLE omniq_tally (
+  minute    INTEGER NOT NULL,  -- minutes since 1970; 0: everything that is older than two hours
+  queue     TEXT    NOT NULL,
+  pending   INTEGER NOT NULL,
+  running   INTEGER NOT NULL,
+  success   INTEGER NOT NULL,
+  failed    INTEGER NOT NULL,
+  cancelled INTEGER NOT NULL,
+  enqueued  INTEGER NOT NULL,
+  succeeded INTEGER NOT NULL,
+  given_up  INTEGER NOT NULL,
+  stopped   INTEGER NOT NULL,
+  retried   INTEGER NOT NULL,
+  lost      INTEGER NOT NULL,
+  PRIMARY KEY (minute, queue)
+) WITHOUT ROWID;
+
 CREATE TABLE omniq_gone (id TEXT PRIMARY KEY, digest BLOB NOT NULL, until INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX omniq_gone_until ON omniq_gone (until);
 CREATE TABLE omniq_paused (queue TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE omniq_worker (id TEXT PRIMARY KEY, info BLOB NOT NULL, seen_at INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE omniq_boot (boot INTEGER PRIMARY KEY, boot_id TEXT NOT NULL UNIQUE);
+
+CREATE TABLE omniq_schedule (name TEXT PRIMARY KEY, next_at INTEGER, record BLOB NOT NULL) WITHOUT ROWID;
+CREATE INDEX omniq_schedule_next ON omniq_schedule (next_at) WHERE next_at IS NOT NULL;
+
+CREATE TABLE omniq_limit (queue TEXT PRIMARY KEY, max_depth INTEGER NOT NULL) WITHOUT ROWID;
+-- On its way to another store, or, without a body, the receipt of one that came from there.
+CREATE TABLE omniq_parcel (id TEXT PRIMARY KEY, at INTEGER NOT NULL, body BLOB);

@@ -90,14 +90,12 @@ def test_what_the_readme_calls_not_yet_is_not_there_yet() -> None:
     for word in (
         "Redis",
         "schedules",
-        "dashboard",
         "metrics",
     ):
         assert word in missing
     for url in ("redis://localhost",):
         with pytest.raises(omniq.InvalidOption, match="no storage speaks"):
             open_storage(url)
-    assert importlib.util.find_spec("omniq.web") is None
     assert not hasattr(omniq.OmniQ, "schedule")
 
 

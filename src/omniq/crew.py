@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from loguru import logger
 
 from omniq.clock import Clock
+from omniq.coroutines import Coroutines
 from omniq.errors import CorruptRecord, UnknownTask, WorkerStuck
 from omniq.executors import (
     CANCEL_GRACE_S,
@@ -26,7 +27,6 @@ from omniq.executors import (
     describe,
     encoded,
     failure,
-    run_coroutine,
 )
 from omniq.logic.lifecycle import settle
 from omniq.logic.retry import RetryPolicy, unserved_delay_s
@@ -95,6 +95,7 @@ class Crew:
         self._progress: dict[str, tuple[int, float, float | None]] = {}
         self._deadlines = Deadlines(clock)
         self._threads = Threads(slots, self._encode)
+        self._coroutines = Coroutines(self._encode)
 
     @property
     def in_flight(self) -> int:
@@ -160,7 +161,7 @@ class Crew:
         if task.timeout is not None:
             self._deadlines.add(flight, task.timeout)
         if runnable.kind == "async":
-            flight.fly(self._loop, run_coroutine(flight, self._encode))
+            self._coroutines.start(flight)
         else:
             self._threads.submit(flight)
 

@@ -89,9 +89,9 @@ class Flight:
     def fly(self, loop: asyncio.AbstractEventLoop, body: Coroutine[Any, Any, None]) -> None:
         """Run `body` as a task of its own, which ends this flight."""
         self.body = loop.create_task(body)
-        self.body.add_done_callback(self._body_gone)
+        self.body.add_done_callback(self.body_gone)
 
-    def _body_gone(self, body: asyncio.Task[None]) -> None:
+    def body_gone(self, body: asyncio.Task[None]) -> None:
         # A task that is cancelled before its first step never runs: then this is its end.
         if self.occupied:
             self.occupied = False
@@ -120,7 +120,7 @@ class Flight:
         self.context.tell_cancelled()
         if self.body is not None:
             self.body.cancel()
-        elif reason != "cancel":
+        elif reason != "cancel" or not self.occupied:  # a thread that was asked to stop may do so
             self.end(self.interrupted())
 
     def interrupted(self) -> Outcome:

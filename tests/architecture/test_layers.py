@@ -20,7 +20,7 @@ LAYERS = (
     {"logic"},
     {"clock", "config", "names", "serializer", "storage", "registry", "loopthread"},
     {"pool"},
-    {"executors", "running", "inchild", "processes", "crew", "upkeep", "worker", "data"},
+    {"executors", "coroutines", "running", "inchild", "processes", "crew", "upkeep", "worker", "data"},
     {"app", "calls"},
     {"omniq"},  # the package itself: the public names
     {"testing"},

@@ -437,6 +437,8 @@ class AsyncWorkerPool:
         self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
 
     def _note_answers(self, settlements: list[Settlement], answers: list[Answer]) -> None:
+        if answers.count(Answer.HELD) == len(answers) == len(settlements):
+            return
         for settlement, answer in zip(settlements, answers, strict=True):
             if answer is Answer.UNSENT:
                 self._outbox.append(settlement)

@@ -129,7 +129,7 @@ _Tally: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]  # what only ever count
 _Seconds: TypeAlias = Annotated[float, Meta(ge=-MAX_DURATION_S, le=MAX_DURATION_S)]
 
 
-class _Waiting(Struct, array_like=True, frozen=True):
+class _Waiting(Struct, array_like=True, frozen=True, gc=False):
     """What is read of a task that waits."""
 
     seq: int
@@ -155,7 +155,7 @@ class _Waiting(Struct, array_like=True, frozen=True):
     enqueued_at: _Moment
 
 
-class _Record(_Waiting, array_like=True, frozen=True):
+class _Record(_Waiting, array_like=True, frozen=True, gc=False):
     """What is read of any task."""
 
     status: int

@@ -62,6 +62,8 @@ LAST_SETTLE_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 5.0
 PAUSE_WHILE_STOPPING_S: Final = 0.2
+# So many times as many slots were just filled as have ended meanwhile: those are few.
+FEW_BESIDE: Final = 4
 MAX_WORKER_NAME: Final = 128
 
 
@@ -230,6 +232,7 @@ class AsyncWorkerPool:
         self._give_up_settling_at: float | None = None
         self._look_at = 0.0  # when the next claim may be made, unless something wakes us
         self._found_nothing = False
+        self._falls_in = False  # the next exchange only settles
         self._sleeper: asyncio.Task[None] | None = None
         self._pause_s = FIRST_PAUSE_S
         self._crew = Crew(
@@ -376,6 +379,8 @@ class AsyncWorkerPool:
             return None
         if claim is not None:
             return claim
+        if settling and self._falls_in:
+            return None
         if self._clock.monotonic() < self._look_at and (self._found_nothing or not settling):
             return None
         self._claims += 1
@@ -415,6 +420,9 @@ class AsyncWorkerPool:
         if self._stopping:  # a claim that was on its way when the stop came
             self._outbox += [Settlement.give_back(task) for task in claims]
             return True
+        # Slots that end together share a commit. A few that are out of step would stay so, and pay for one of
+        # their own each time round; they settle alone once, and are filled together with the others again.
+        self._falls_in = self._look_at == 0.0 and len(claims) >= FEW_BESIDE * len(self._outbox) > 0
         for task in claims:
             self._crew.start(task)
         self._learn_scarce(claims)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import threading
 import weakref
@@ -25,36 +26,36 @@ from typing import (
     Self,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )
 from urllib.parse import quote
 
 from loguru import logger
 
-from omniq.calls import OptionsDict, TaskCall, TaskOptions, task_name
+from omniq.calls import Exceptions, OptionsDict, TaskCall, TaskOptions, retry_rules, task_name
 from omniq.config import configured_url, default_file
 from omniq.errors import (
     InvalidOption,
-    ResultTimeout,
     StoreUnavailable,
-    TaskCancelled,
-    TaskFailed,
     UnserializableArgument,
 )
+from omniq.handles import Completed, TaskHandle, gathered
+from omniq.hooks import Hook
+from omniq.logic.retry import RetryRules
 from omniq.loopthread import LoopThread, forbid_running_loop
 from omniq.registry import Executor, Resolver, Runnable, runnable_of
 from omniq.running import Context
+from omniq.schedules import Scheduling
 from omniq.serializer import MsgpackSerializer, Serializer
 from omniq.storage.base import BaseStorage
-from omniq.storage.batched import DAY_S, MAX_PAYLOAD_BYTES, BatchedStorage, unknown
+from omniq.storage.batched import DAY_S, MAX_PAYLOAD_BYTES, BatchedStorage
 from omniq.storage.url import open_storage, safe_url
 from omniq.task import (
     Duration,
     Enqueued,
     OnConflict,
     StoredTask,
-    TaskResult,
-    TaskStatus,
     count,
     func_path,
     refuse_unknown,
@@ -66,6 +67,7 @@ from omniq.worker import AsyncWorkerPool, WorkerOptions, WorkerPool
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+H = TypeVar("H", bound=Hook)
 V = TypeVar("V")
 DEFAULT_CONCURRENCY: Final = 100
 _OPTIONS: Final = ("url_or_storage", "serializer", "allow", "result_ttl", "failed_ttl", "max_payload")
@@ -73,7 +75,7 @@ _OPTIONS: Final = ("url_or_storage", "serializer", "allow", "result_ttl", "faile
 _apps: weakref.WeakSet[OmniQ] = weakref.WeakSet()
 
 
-class OmniQ:
+class OmniQ(Scheduling):
     """A queue as an application sees it. It connects when it is first used."""
 
     def __init__(
@@ -96,6 +98,7 @@ class OmniQ:
         self._ttl_s = (seconds(result_ttl, "result_ttl"), seconds(failed_ttl, "failed_ttl"))
         self._max_payload = count(max_payload, "max_payload", least=1)
         self._tasks: dict[str, Runnable] = {}
+        self._hooks: list[Hook] = []
         self._process_queues: set[str] = set()  # where tasks wait that run in processes
         self._shared_queues: set[str] = set()  # where others wait
         self._storage: BaseStorage | None = None
@@ -137,6 +140,9 @@ class OmniQ:
         name: str | None = None,
         aliases: Sequence[str] = (),
         executor: Executor = "auto",
+        retry_on: Exceptions | None = None,
+        give_up_on: Exceptions | None = None,
+        retry_delay: Duration | Callable[..., Duration] | None = None,
         **options: Unpack[OptionsDict],
     ) -> TaskDecorator: ...
 
@@ -148,13 +154,29 @@ class OmniQ:
         name: str | None = None,
         aliases: Sequence[str] = (),
         executor: Executor = "auto",
+        retry_on: Exceptions | None = None,
+        give_up_on: Exceptions | None = None,
+        retry_delay: Duration | Callable[..., Duration] | None = None,
         **options: Any,
     ) -> Any:
         """Make a function a task. It stays an ordinary function, and can be enqueued."""
         if isinstance(aliases, str):
             raise InvalidOption(f"aliases must be a list of names, such as [{aliases!r}], not a str")
-        decorator = TaskDecorator(self, name, tuple(aliases), executor, TaskOptions.of(options))
+        rules = retry_rules(retry_on, give_up_on, retry_delay)
+        decorator = TaskDecorator(self, name, tuple(aliases), executor, rules, TaskOptions.of(options))
         return decorator if func is None else decorator(func)
+
+    def around(self, hook: H) -> H:
+        """Run `hook(context, call)` around every run of this application's tasks; the first is outermost.
+
+        `await call()` runs the task and gives its value; what the hook returns is the task's result.
+        """
+        if not inspect.iscoroutinefunction(hook):
+            raise InvalidOption(
+                f"@q.around decorates `async def hook(context, call): return await call()`, not {shown(hook)}"
+            )
+        self._hooks.append(hook)
+        return cast("H", hook)
 
     def register(self, name: str, runnable: Runnable, queue: str = "default") -> None:
         """Let this application's workers run `runnable` under `name`; most of it will wait in `queue`."""
@@ -201,6 +223,42 @@ class OmniQ:
         enqueued = await storage.enqueue_many(_stored(calls), conn=conn, on_conflict=on_conflict)
         return [TaskHandle(self, one, created=one.created) for one in enqueued]
 
+    # --- many handles ----------------------------------------------------------------------------
+
+    def gather(
+        self,
+        handles: Iterable[TaskHandle[T]],
+        *,
+        timeout: Duration | None = None,
+        return_exceptions: bool = False,
+    ) -> list[T]:
+        """The results of all `handles`, in their order.
+
+        The first failure is raised as soon as it is known, and the others go on; with `return_exceptions`
+        failures stand in the list.
+        """
+        wanted, timeout_s = list(handles), _timeout_s(timeout)
+        return self.run(
+            lambda storage: gathered(storage, wanted, timeout_s, return_exceptions),
+            "await q.agather(...)",
+        )
+
+    async def agather(
+        self,
+        handles: Iterable[TaskHandle[T]],
+        *,
+        timeout: Duration | None = None,
+        return_exceptions: bool = False,
+    ) -> list[T]:
+        storage = await self.astorage()
+        return await gathered(storage, list(handles), _timeout_s(timeout), return_exceptions)
+
+    def as_completed(
+        self, handles: Iterable[TaskHandle[T]], *, timeout: Duration | None = None
+    ) -> Completed[T]:
+        """The handles as their tasks end, whichever is first: with `for`, or with `async for`."""
+        return Completed(self, handles, _timeout_s(timeout))
+
     def handle(self, task_id: str) -> TaskHandle[Any]:
         """A handle to a task that somebody else enqueued."""
         return TaskHandle(self, task_id, created=False)
@@ -220,7 +278,9 @@ class OmniQ:
         # What else a dict may hold when it runs is refused there, by name.
         pool = AsyncWorkerPool(self.storage().clone(), **options)  # pyright: ignore[reportArgumentType]
         return pool.serve(
-            Resolver(self._tasks, self._allow + allow), self._process_queues - self._shared_queues
+            Resolver(self._tasks, self._allow + allow),
+            self._process_queues - self._shared_queues,
+            self._hooks,
         )
 
     # --- connections -----------------------------------------------------------------------------
@@ -371,7 +431,13 @@ class TaskDecorator:
     """`@q.task(...)` with its options, waiting for the function."""
 
     def __init__(
-        self, app: OmniQ, name: str | None, aliases: tuple[str, ...], executor: Executor, options: TaskOptions
+        self,
+        app: OmniQ,
+        name: str | None,
+        aliases: tuple[str, ...],
+        executor: Executor,
+        rules: RetryRules,
+        options: TaskOptions,
     ) -> None:
         if executor not in ("auto", "thread", "process"):
             raise InvalidOption(f"executor must be 'auto', 'thread' or 'process', not {shown(executor)}")
@@ -379,6 +445,7 @@ class TaskDecorator:
         self._name = name
         self._aliases = aliases
         self._executor: Executor = executor
+        self._rules = rules
         self._options = options
 
     @overload
@@ -401,7 +468,7 @@ class TaskDecorator:
         if not callable(func):
             raise InvalidOption(f"@q.task decorates a function, not {shown(func)}")
         name = func_path(self._name or task_name(func))
-        runnable = runnable_of(func, self._executor)
+        runnable = runnable_of(func, self._executor, self._rules)
         task: TaskFunction[..., Any, Any] = TaskFunction(self._app, func, name, runnable, self._options)
         for path in (name, *self._aliases):
             self._app.register(func_path(path), runnable, self._options.queue)
@@ -461,81 +528,8 @@ class TaskFunction(Generic[P, R, T]):
         return f"<task {self.name}>"
 
 
-class TaskHandle(Generic[T]):
-    """A task that was enqueued: ask for it, wait for it, steer it."""
-
-    def __init__(self, app: OmniQ, task_id: str, *, created: bool) -> None:
-        self.id = str(task_id)
-        self.created = created
-        self._app = app
-
-    async def astatus(self) -> TaskStatus:
-        return await self._status(await self._app.astorage())
-
-    def status(self) -> TaskStatus:
-        return self._app.run(self._status, "await handle.astatus()")
-
-    async def _status(self, storage: BaseStorage) -> TaskStatus:
-        task = await storage.get_task(self.id)
-        if task is None:
-            raise unknown(self.id)
-        return task.status
-
-    async def aresult(self, timeout: Duration | None = None) -> T:
-        """What the task returned, as soon as it has ended."""
-        return await self._result(await self._app.astorage(), timeout)
-
-    def result(self, timeout: Duration | None = None) -> T:
-        """What the task returned, as soon as it has ended."""
-        return self._app.run(lambda storage: self._result(storage, timeout), "await handle.aresult()")
-
-    async def _result(self, storage: BaseStorage, timeout: Duration | None) -> T:
-        timeout_s = None if timeout is None else max(0.0, seconds(timeout, "timeout"))
-        result = await storage.wait_result(self.id, timeout_s)
-        if result is None:
-            raise ResultTimeout(f"task {self.id} has not ended within {timeout_s:g} s; it goes on")
-        value: T = _value_of(result)
-        return value
-
-    async def acancel(self) -> TaskStatus:
-        return await (await self._app.astorage()).cancel(self.id)
-
-    def cancel(self) -> TaskStatus:
-        """End it if it waits, ask it to stop if it runs; the status afterwards."""
-        return self._app.run(lambda storage: storage.cancel(self.id), "await handle.acancel()")
-
-    async def aretry(self) -> None:
-        await (await self._app.astorage()).retry(self.id)
-
-    def retry(self) -> None:
-        """Run a FAILED or CANCELLED task again, with all its chances."""
-        self._app.run(lambda storage: storage.retry(self.id), "await handle.aretry()")
-
-    async def aprogress(self) -> tuple[float, float | None] | None:
-        return await self._progress(await self._app.astorage())
-
-    def progress(self) -> tuple[float, float | None] | None:
-        """What the body last said with `ctx.progress(done, total)`."""
-        return self._app.run(self._progress, "await handle.aprogress()")
-
-    async def _progress(self, storage: BaseStorage) -> tuple[float, float | None] | None:
-        task = await storage.get_task(self.id)
-        if task is None:
-            raise unknown(self.id)
-        return task.progress
-
-    def __repr__(self) -> str:
-        return f"TaskHandle({self.id!r})"
-
-
-def _value_of(result: TaskResult) -> Any:
-    match result.status:
-        case TaskStatus.SUCCESS:
-            return result.result
-        case TaskStatus.CANCELLED:
-            raise TaskCancelled(f"task {result.task_id} was cancelled")
-        case _:
-            raise TaskFailed(f"task {result.task_id} failed: {result.error}", result.error)
+def _timeout_s(timeout: Duration | None) -> float | None:
+    return None if timeout is None else max(0.0, seconds(timeout, "timeout"))
 
 
 def _url_of(file: Path) -> str:

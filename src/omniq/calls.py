@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Final, Generic, TypedDict, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
 
-from omniq.errors import InvalidOption
-from omniq.serializer import Serializer
+from omniq.errors import InvalidOption, UnserializableArgument
+from omniq.logic.retry import RetryRules
+from omniq.names import class_name, main_module
+from omniq.serializer import MsgpackSerializer, Serializer
 from omniq.task import (
+    MAX_NAME_CHARS,
     Duration,
     OnConflict,
     OnFailure,
     StoredTask,
     Task,
+    TaskError,
     func_path,
     moment,
     new_id,
@@ -29,6 +32,7 @@ from omniq.task import (
 )
 
 T_co = TypeVar("T_co", covariant=True)
+Exceptions: TypeAlias = type[BaseException] | Sequence[type[BaseException]]
 
 
 class TaskCall(Generic[T_co]):
@@ -56,6 +60,7 @@ class OptionsDict(TypedDict, total=False):
     timeout: Duration | None
     max_retries: int
     max_losses: int
+    unique: bool | str | Sequence[str]
     unique_key: str | None
     on_conflict: OnConflict
     headers: dict[str, str]
@@ -77,6 +82,7 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
     timeout: Duration | None = None
     max_retries: int = 3
     max_losses: int = 3
+    unique: bool | str | Sequence[str] = False
     unique_key: str | None = None
     on_conflict: OnConflict = "skip"
     headers: dict[str, str] = {}
@@ -89,6 +95,11 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
         return cls().with_changes(options)
 
     def with_changes(self, changes: Mapping[str, Any]) -> TaskOptions:
+        for name in _OF_THE_DEFINITION:
+            if name in changes:
+                raise InvalidOption(
+                    f"{name} belongs to @q.task({name}=...): a worker asks the function for it"
+                )
         refuse_unknown(changes, self.__struct_fields__, "a task")
         changed = msgspec.structs.replace(self, **changes)
         changed.check()
@@ -126,6 +137,7 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
         return CallMaker(self, name, Shape(func, context_parameter, name), serializer)
 
 
+_OF_THE_DEFINITION: Final = ("retry_on", "give_up_on", "retry_delay", "executor", "name", "aliases")
 _PASSED_ON: Final = (
     "queue", "priority", "eta", "interval", "on_failure", "timeout", "max_retries", "max_losses",
     "unique_key", "headers", "result_ttl",
@@ -141,11 +153,18 @@ class CallMaker:
         self._dump_call = serializer.dump_call
         self._id = options.id
         self._fields = options.fields()
+        # A key that was given for this very call counts before one that is made of its arguments.
+        unique = options.unique if options.unique_key is None else False
+        self._unique_by = None if unique is False else shape.key_parameters(unique)
 
     def make(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StoredTask:
         self._shape.check(args, kwargs)
         payload = self._dump_call(None, args, kwargs)
-        return StoredTask(self._name, payload, id=self._id or new_id(), **self._fields)
+        fields: dict[str, Any] = self._fields
+        if self._unique_by is not None:
+            values = self._shape.values(self._unique_by, args, kwargs)
+            fields = {**fields, "unique_key": unique_key_of(self._name, values)}
+        return StoredTask(self._name, payload, id=self._id or new_id(), **fields)
 
 
 class Shape:
@@ -175,6 +194,124 @@ class Shape:
         except TypeError as exc:
             raise InvalidOption(f"{self._name}{self._signature} cannot be called like this: {exc}") from None
 
+    # --- what makes a call unique ----------------------------------------------------------------
+
+    def key_parameters(self, unique: bool | str | Sequence[str]) -> tuple[str, ...]:
+        """The parameters that `unique=` names; True is all of them."""
+        if self._signature is None:
+            raise InvalidOption(f"{self._name} does not say what it takes; give unique_key='...' instead")
+        names = tuple(self._signature.parameters)
+        if unique is True:
+            return names
+        asked = (unique,) if isinstance(unique, str) else tuple(unique or ())
+        missing = [name for name in asked if name not in names]
+        if missing or not asked:
+            raise InvalidOption(
+                f"unique must be True or names of parameters of {self._name}{self._signature}, "
+                f"not {shown(unique)}"
+            )
+        return asked
+
+    def values(
+        self, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[tuple[str, Any]]:
+        """What a call gives each of `names`, defaults included: f(1) and f(x=1) are the same call."""
+        assert self._signature is not None
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return [(name, bound.arguments[name]) for name in names]
+
+
+def unique_key_of(name: str, values: Sequence[tuple[str, Any]]) -> str:
+    """One key for equal calls, in every process: plain data only."""
+    try:
+        data = _KEY_SERIALIZER.dumps([[name, _ordered(value)] for name, value in values])
+    except UnserializableArgument as exc:
+        raise InvalidOption(
+            f"unique= needs arguments of plain data: {exc}; name others, or give unique_key='...'"
+        ) from None
+    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+    return f"{name[: MAX_NAME_CHARS - len(digest) - 1]}:{digest}"
+
+
+_KEY_SERIALIZER: Final = MsgpackSerializer()
+
+
+def _ordered(value: Any) -> Any:
+    """The same value in an order of its own, where Python keeps the order of arrival, or none."""
+    if isinstance(value, dict):
+        items = sorted(cast("Mapping[Any, Any]", value).items(), key=_by_key)
+        return {key: _ordered(one) for key, one in items}
+    if isinstance(value, set | frozenset):
+        return ["a set", *sorted(repr(one) for one in cast("set[Any]", value))]
+    if isinstance(value, list | tuple):
+        return [_ordered(one) for one in cast("Sequence[Any]", value)]
+    return value
+
+
+def _by_key(item: tuple[Any, Any]) -> str:
+    return repr(item[0])
+
+
+def retry_rules(
+    retry_on: Exceptions | None,
+    give_up_on: Exceptions | None,
+    retry_delay: Duration | Callable[..., Duration] | None,
+) -> RetryRules:
+    """The options of `@q.task` that decide about retries, checked."""
+    return RetryRules(
+        None if retry_on is None else _class_names(retry_on, "retry_on"),
+        frozenset() if give_up_on is None else _class_names(give_up_on, "give_up_on"),
+        _delay(retry_delay),
+    )
+
+
+def _class_names(kinds: Exceptions, name: str) -> frozenset[str]:
+    asked = (kinds,) if isinstance(kinds, type) else tuple(kinds)
+    for kind in asked:
+        if not isinstance(kind, type) or not issubclass(kind, BaseException):
+            raise InvalidOption(
+                f"{name} takes exception classes, such as {name}=(ConnectionError, TimeoutError), "
+                f"not {shown(kind)}"
+            )
+    return frozenset(class_name(kind) for kind in asked)
+
+
+def _delay(
+    delay: Duration | Callable[..., Duration] | None,
+) -> float | Callable[[int, TaskError], Duration] | None:
+    if delay is None:
+        return None
+    if not callable(delay):
+        delay_s = seconds(delay, "retry_delay")
+        if delay_s < 0:
+            raise InvalidOption(f"retry_delay must not be negative, as {delay!r} is")
+        return delay_s
+    if inspect.iscoroutinefunction(delay):
+        raise InvalidOption("retry_delay must be an ordinary function: a worker calls it between two tasks")
+    function = delay
+    if _wants_error(function):
+        return function
+    return lambda attempt, _error: function(attempt)
+
+
+def _wants_error(function: Callable[..., Duration]) -> bool:
+    """`retry_delay(attempt)` or `retry_delay(attempt, error)`: both are fine."""
+    try:
+        inspect.signature(function).bind(1)
+    except ValueError:
+        return False
+    except TypeError:
+        try:
+            inspect.signature(function).bind(1, None)
+        except TypeError:
+            raise InvalidOption(
+                "retry_delay is called as retry_delay(attempt) or retry_delay(attempt, error); "
+                f"{shown(function)} takes neither"
+            ) from None
+        return True
+    return False
+
 
 def task_name(func: Callable[..., Any]) -> str:
     """The name under which a function is stored: where a worker can import it."""
@@ -187,14 +324,3 @@ def task_name(func: Callable[..., Any]) -> str:
             "define it at the top of a module, or give name='...'"
         )
     return func_path(name)
-
-
-def main_module() -> str:
-    """What the script that runs as `__main__` is called when somebody imports it."""
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    if spec is not None:
-        name: str = spec.name
-        return name
-    file = getattr(main, "__file__", None)
-    return Path(file).stem if file else "__main__"

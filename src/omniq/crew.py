@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from loguru import logger
 
 from omniq.clock import Clock
 from omniq.coroutines import Coroutines
-from omniq.errors import CorruptRecord, UnknownTask, WorkerStuck
+from omniq.errors import CorruptRecord, StoreUnavailable, UnknownTask, Unsupported, WorkerStuck
 from omniq.executors import (
     CANCEL_GRACE_S,
     Deadlines,
@@ -27,21 +28,27 @@ from omniq.executors import (
     describe,
     encoded,
     failure,
+    run_around,
+    trace_of,
 )
+from omniq.hooks import Hook, around, value_of
 from omniq.logic.lifecycle import settle
-from omniq.logic.retry import RetryPolicy, unserved_delay_s
+from omniq.logic.retry import RetryPolicy, RetryRules, unserved_delay_s
 from omniq.registry import Function, Resolver, Runnable, Unresolvable, runnable_of, with_context
-from omniq.running import Context
+from omniq.running import Begin, Context
 from omniq.serializer import Serializer
-from omniq.storage.base import Claimed
+from omniq.storage.base import Claimed, Transaction
 from omniq.task import (
     Action,
+    Answer,
     Failed,
     Held,
+    Interrupted,
     Outcome,
     Settlement,
     Snoozed,
     StoredTask,
+    Succeeded,
     Task,
     TaskError,
     one_line,
@@ -69,10 +76,12 @@ class Crew:
         *,
         max_payload: int | None,
         isolates: bool,
+        hooks: Sequence[Hook],
         process_pool: ProcessPool | None,
         settled: Callable[[Settlement], None],
         slot_freed: Callable[[], None],
         needs_process: Callable[[str], None],
+        begin: Begin | None = None,
     ) -> None:
         self._slots = slots
         self._resolver = resolver
@@ -81,12 +90,15 @@ class Crew:
         self._clock = clock
         self._max_payload = max_payload
         self._isolates = isolates
+        self._hooks = hooks  # the application's own list: one that is registered later counts too
         self._process_pool = process_pool
         self._processes: Processes | None = None
         self._in_process: set[Flight] = set()  # those that asked for one, from their claim on
         self._settled = settled
         self._slot_freed = slot_freed
         self._needs_process = needs_process  # told of every queue that a task for a process came from
+        self._begin = None if begin is None else self._only_here(begin)
+        self._concluding: set[asyncio.Task[None]] = set()
         self._random = random.random
         self._loop = asyncio.get_running_loop()
         self._flights: dict[str, Flight] = {}
@@ -137,9 +149,11 @@ class Crew:
 
     def start(self, task: Claimed) -> None:
         """Give a claimed task its slot and its body; what cannot run ends here."""
-        context = Context(task.id, task.attempts + 1, task.epoch, self._note_progress)
+        context = Context(task.id, task.attempts + 1, task.epoch, self._note_progress, self._begin)
         flight = Flight(task, context, self._landed, self._slot_left)
-        self._flights[task.id] = flight
+        before, self._flights[task.id] = self._flights.get(task.id), flight
+        if before is not None:
+            before.interrupt("lost")  # it was taken from us and handed to us again, before anybody noticed
         runnable = self._prepare(flight)
         if runnable is None:
             return
@@ -151,19 +165,52 @@ class Crew:
         )
         # In a process the time counts from when it begins there, so the pool watches it.
         if self._isolates and task.suspicions and self._in_processes().can_take(runnable):
-            flight.fly(self._loop, self._in_processes().run_suspect(flight))
-            return
-        if runnable.kind == "process":
+            self._fly_around(flight, partial(self._alone, flight))
+        elif runnable.kind == "process":
             self._needs_process(task.queue)
             self._in_process.add(flight)
-            flight.fly(self._loop, self._in_processes().run_task(flight))
-            return
-        if task.timeout is not None:
-            self._deadlines.add(flight, task.timeout)
-        if runnable.kind == "async":
+            if self._hooks:
+                self._fly_around(flight, partial(self._in_a_process, flight))
+            else:
+                flight.fly(self._loop, self._in_processes().run_task(flight))
+        else:
+            self._start_here(flight, runnable)
+
+    def _start_here(self, flight: Flight, runnable: Runnable) -> None:
+        self._watch(flight)
+        if self._hooks:
+            self._fly_around(flight, partial(self._here, flight, runnable))
+        elif runnable.kind == "async":
             self._coroutines.start(flight)
         else:
             self._threads.submit(flight)
+
+    def _watch(self, flight: Flight) -> None:
+        if flight.claim.timeout is not None:
+            self._deadlines.add(flight, flight.claim.timeout)
+
+    def _fly_around(self, flight: Flight, body: Callable[[], Awaitable[Any]]) -> None:
+        hooks = tuple(self._hooks)
+        work = run_around(flight, lambda run: around(flight, hooks, run), body, self._encode)
+        flight.fly(self._loop, work)
+
+    async def _here(self, flight: Flight, runnable: Runnable) -> Any:
+        """The value of a body that is awaited where it stands, in the middle of hooks."""
+        if runnable.kind == "async":
+            return await runnable.func(*flight.args, **flight.kwargs)
+        return await self._threads.call(flight)
+
+    async def _in_a_process(self, flight: Flight) -> Any:
+        return value_of(await self._in_processes().outcome(flight), self._serializer)
+
+    async def _alone(self, flight: Flight) -> Any:
+        """In a process of its own, unless it turns out that it needs this one."""
+        outcome = await self._in_processes().outcome_alone(flight)
+        if outcome is not None:
+            return value_of(outcome, self._serializer)
+        assert flight.runnable is not None
+        self._watch(flight)
+        return await self._here(flight, flight.runnable)
 
     def _prepare(self, flight: Flight) -> Runnable | None:
         """Find the function and decode its arguments, or end the flight saying why not."""
@@ -208,6 +255,27 @@ class Crew:
     def _landed(self, flight: Flight, outcome: Outcome) -> None:
         """A run has ended: decide what becomes of its task. The slot is free when the store knows."""
         task = flight.claim
+        if (begun := flight.context.take_transaction()) is not None:
+            # Until it has ended the run is still in flight: it keeps its slot, and its lease is renewed.
+            concluding = self._loop.create_task(self._conclude(flight, outcome, begun))
+            self._concluding.add(concluding)
+            concluding.add_done_callback(self._concluding.discard)
+            return
+        self._leave(flight)
+        if flight.reason == "lost":
+            logger.warning(
+                "lost {task} epoch {epoch}: its lease is over", task=one_line(task.id), epoch=task.epoch
+            )
+            self._slot_freed()
+            return
+        if isinstance(outcome, Failed) and flight.runnable is not None:
+            outcome = _judged(task, outcome, flight.runnable.rules)
+        settlement = settle(task, outcome, self._policy, self._random())
+        self._log(settlement)
+        self._settled(settlement)
+
+    def _leave(self, flight: Flight) -> None:
+        task = flight.claim
         if self._flights.get(task.id) is flight:
             del self._flights[task.id]
         if flight.deadline:
@@ -218,15 +286,48 @@ class Crew:
             self._stuck_since = self._clock.monotonic()
         else:
             self._in_process.discard(flight)
-        if flight.reason == "lost":
-            logger.warning(
-                "lost {task} epoch {epoch}: its lease is over", task=one_line(task.id), epoch=task.epoch
-            )
-            self._slot_freed()
+
+    # --- what a body wrote into the store's own database ------------------------------------------
+
+    def _only_here(self, begin: Begin) -> Begin:
+        async def begin_here() -> Transaction:
+            if asyncio.get_running_loop() is not self._loop:
+                raise Unsupported("ctx.transaction() needs the worker's own loop: an `async def` body")
+            return await begin()
+
+        return begin_here
+
+    async def _conclude(self, flight: Flight, outcome: Outcome, begun: asyncio.Task[Transaction]) -> None:
+        """The transaction that a body began ends with its run: committed by its success, else undone."""
+        if not begun.done():
+            begun.cancel()  # the body was cancelled while it waited for it
+        try:
+            transaction = await begun
+        except (Exception, asyncio.CancelledError) as exc:  # the body was told
+            away = isinstance(exc, StoreUnavailable) and isinstance(outcome, Failed)
+            self._landed(flight, Interrupted() if away else outcome)  # an outage costs no attempt
             return
-        settlement = settle(task, outcome, self._policy, self._random())
-        self._log(settlement)
-        self._settled(settlement)
+        if not isinstance(outcome, Succeeded) or flight.reason == "lost":
+            await transaction.undo()
+            self._landed(flight, outcome)
+            return
+        settlement = settle(flight.claim, outcome, self._policy, self._random())
+        try:
+            answer = await transaction.settle(settlement)
+        except StoreUnavailable as exc:
+            # If it was committed after all, giving back is stale and changes nothing; if not, it runs again.
+            name = one_line(flight.claim.id)
+            logger.warning("cannot tell whether {task} was committed: {why}", task=name, why=str(exc))
+            self._landed(flight, Interrupted())
+        except Exception as exc:  # such as a constraint that is checked at the commit
+            self._landed(flight, failure(exc))
+        else:
+            if answer is not Answer.HELD:
+                self._landed(flight, outcome)  # whose answer counts and logs it
+                return
+            self._leave(flight)
+            self._log(settlement)
+            self._slot_freed()
 
     def _slot_left(self, flight: Flight) -> None:
         self._strays.discard(flight)
@@ -272,8 +373,8 @@ class Crew:
     async def empty(self) -> None:
         """Wait a little for bodies that were given up: they should not go on beside their next run."""
         bodies = [flight.body for flight in self._flights.values() if flight.body is not None]
-        if bodies:
-            await asyncio.wait(bodies, timeout=CANCEL_GRACE_S)
+        if ending := {*bodies, *self._concluding}:
+            await asyncio.wait(ending, timeout=CANCEL_GRACE_S)
 
     @property
     def is_stuck(self) -> bool:
@@ -330,6 +431,19 @@ class Crew:
             if flight is None or epoch not in (None, flight.claim.epoch) or flight.reason == reason:
                 continue
             flight.interrupt(reason)
+
+
+def _judged(task: Claimed, failed: Failed, rules: RetryRules) -> Failed:
+    """A failure as its task wants it treated. A function for the delay is somebody else's code."""
+    try:
+        return rules.judged(failed, task.attempts + 1)
+    except Exception as exc:
+        logger.error(
+            "retry_delay of {func} failed, using the worker's own: {trace}",
+            func=task.func_path,
+            trace=trace_of(exc),
+        )
+        return failed
 
 
 def _type_of(error: TaskError | None) -> str:

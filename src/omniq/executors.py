@@ -8,17 +8,20 @@ A flight ends exactly once, whoever is first: the body, its timeout, a cancel re
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import threading
 import traceback
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextvars import copy_context
 from queue import SimpleQueue
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar, cast
+
+from msgspec import Struct
 
 from omniq.clock import Bell, Clock
 from omniq.errors import GiveUp, PayloadTooLarge, Retry, Snooze, UnserializableArgument
+from omniq.names import class_names
 from omniq.registry import Runnable
 from omniq.running import Context, current
 from omniq.serializer import Serializer
@@ -36,6 +39,7 @@ from omniq.task import (
     seconds,
 )
 
+E = TypeVar("E", bound=BaseException)
 Reason = Literal["timeout", "cancel", "stop", "lost"]
 MAX_MESSAGE_CHARS: Final = 4096
 MAX_TRACEBACK_CHARS: Final = 16384
@@ -48,18 +52,21 @@ class Flight:
     """One run on its way: what was claimed, where it runs, and why it should end early."""
 
     __slots__ = (
+        "answer",
         "args",
         "body",
         "claim",
         "context",
         "deadline",
         "ended",
+        "in_thread",
         "kwargs",
         "occupied",
         "on_end",
         "on_free",
         "reason",
         "runnable",
+        "variables",
     )
 
     def __init__(
@@ -81,6 +88,9 @@ class Flight:
         self.ended = False
         self.deadline = 0  # its bucket among the deadlines
         self.occupied = False  # a thread, or a coroutine that cannot be cancelled, is still in it
+        self.in_thread = False
+        self.answer: asyncio.Future[Returned | Raised] | None = None  # for a hook that awaits the thread
+        self.variables: contextvars.Context | None = None  # what the hook has set, for the thread
 
     @property
     def held(self) -> Held:
@@ -93,7 +103,7 @@ class Flight:
 
     def body_gone(self, body: asyncio.Task[None]) -> None:
         # A task that is cancelled before its first step never runs: then this is its end.
-        if self.occupied:
+        if self.occupied and not self.in_thread:
             self.occupied = False
             self.on_free(self)
         if not self.ended:
@@ -105,6 +115,13 @@ class Flight:
         if not self.ended:
             self.occupied = True
             self.end(self.interrupted())
+
+    def left_thread(self) -> None:
+        self.in_thread = False
+        if self.ended and self.body is not None and not self.body.done():
+            return  # the hook around it goes on although it was cancelled
+        self.occupied = False
+        self.on_free(self)
 
     def end(self, outcome: Outcome) -> None:
         if not self.ended:
@@ -118,15 +135,17 @@ class Flight:
         if self.reason != "lost":  # what is lost stays lost: nothing is to be reported for it
             self.reason = reason
         self.context.tell_cancelled()
+        if self.in_thread and reason == "cancel":
+            return
         if self.body is not None:
             self.body.cancel()
-        elif reason != "cancel" or not self.occupied:  # a thread that was asked to stop may do so
+        else:
             self.end(self.interrupted())
 
     def interrupted(self) -> Outcome:
         if self.reason == "timeout":
             message = f"ran longer than its timeout of {self.claim.timeout:g} s"
-            return Failed(TaskError("TimeoutError", message, "", "timeout"))
+            return Failed(TaskError("TimeoutError", message, "", "timeout"), kinds=class_names(TimeoutError))
         return Interrupted()
 
 
@@ -135,7 +154,7 @@ class Flight:
 
 def failure(exc: BaseException, kind: ErrorKind = "error", *, final: bool = False) -> Failed:
     """An exception as text, bounded, without the frames of the engine."""
-    return Failed(describe(exc, kind), final=final)
+    return Failed(describe(exc, kind), final=final, kinds=class_names(type(exc)))
 
 
 def describe(exc: BaseException, kind: ErrorKind = "error") -> TaskError:
@@ -185,6 +204,16 @@ def outcome_of(exc: BaseException) -> Outcome:
         return failure(bad_signal)
 
 
+def carrying(outcome: Outcome, exc: E) -> E:
+    """An exception for hooks to see, that stands for an outcome that is known already."""
+    exc.__omniq_outcome__ = outcome  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    return exc
+
+
+def carried(exc: BaseException) -> Outcome | None:
+    return getattr(exc, "__omniq_outcome__", None)
+
+
 def _delay_s(delay: Duration) -> float:
     return max(0.0, seconds(delay, "delay"))
 
@@ -215,6 +244,17 @@ async def run_coroutine(flight: Flight, encode: Callable[[Any], Outcome]) -> Non
     await _conclude(flight, flight.runnable.func, encode)
 
 
+async def run_around(
+    flight: Flight,
+    around: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
+    body: Callable[[], Awaitable[Any]],
+    encode: Callable[[Any], Outcome],
+) -> None:
+    """The body of a flight, wherever it runs, with hooks around it on the loop."""
+    current.set(flight.context)
+    await _conclude(flight, lambda *_, **__: around(body), encode)
+
+
 async def _conclude(
     flight: Flight, call: Callable[..., Awaitable[Any]], encode: Callable[[Any], Outcome]
 ) -> None:
@@ -222,13 +262,23 @@ async def _conclude(
         outcome = encode(await call(*flight.args, **flight.kwargs))
     except asyncio.CancelledError as exc:
         # Without a reason of ours it is the body's own doing, and a failure like any other.
-        outcome = failure(exc) if flight.reason is None else flight.interrupted()
+        outcome = carried(exc) or (failure(exc) if flight.reason is None else flight.interrupted())
     except BaseException as exc:  # SystemExit too: a task never ends its worker
-        outcome = outcome_of(exc)
+        outcome = carried(exc) or outcome_of(exc)
     flight.end(outcome)
 
 
 # --- threads -------------------------------------------------------------------------------------
+
+
+class Returned(Struct, frozen=True):
+    """What a body in a thread gave back, for a hook that awaits it."""
+
+    value: Any
+
+
+class Raised(Struct, frozen=True):
+    exc: BaseException
 
 
 class Threads:
@@ -247,13 +297,24 @@ class Threads:
         self._work: deque[Flight] = deque()
         self._calls: SimpleQueue[bool] = SimpleQueue()  # each wakes one thread; False ends it
         self._called = False  # a call is out that nobody has heard yet
-        self._ended: deque[tuple[Flight, Outcome | Awaitable[Any]]] = deque()
+        self._ended: deque[tuple[Flight, Outcome | Awaitable[Any] | Returned | Raised]] = deque()
         self._armed = False
         self._busy = 0
         self._threads: list[threading.Thread] = []
 
+    async def call(self, flight: Flight) -> Any:
+        """Run the body for a hook that waits for it, with what the hook has set in context variables."""
+        flight.answer = self._loop.create_future()
+        flight.variables = contextvars.copy_context()
+        self.submit(flight)
+        answer = await flight.answer
+        if isinstance(answer, Raised):
+            raise answer.exc
+        # A sync function may return something to await; that belongs on the loop.
+        return await answer.value if inspect.isawaitable(answer.value) else answer.value
+
     def submit(self, flight: Flight) -> None:
-        flight.occupied = True
+        flight.occupied = flight.in_thread = True
         self._busy += 1
         if self._busy > len(self._threads) and len(self._threads) < self._limit:
             thread = threading.Thread(target=self._serve, name=f"omniq-{len(self._threads)}", daemon=True)
@@ -288,7 +349,8 @@ class Threads:
         # and finds nothing left to run has time to tell the loop what has ended.
         if self._work:
             self._call_next()
-        self._ended.append((flight, copy_context().run(self._call, flight)))
+        result = (flight.variables or contextvars.copy_context()).run(self._call, flight)
+        self._ended.append((flight, result))
 
     def _tell_loop(self) -> None:
         if self._ended and not self._armed:
@@ -298,40 +360,55 @@ class Threads:
             except RuntimeError:  # the loop has closed: nobody asks for these runs any more
                 while self._ended:
                     _, result = self._ended.popleft()
-                    if inspect.iscoroutine(result):
-                        result.close()
+                    _close(result.value if isinstance(result, Returned) else result)
                 self._work.clear()
                 self._armed = False
                 self.stop()
 
-    def _call(self, flight: Flight) -> Outcome | Awaitable[Any]:
+    def _call(self, flight: Flight) -> Outcome | Awaitable[Any] | Returned | Raised:
         assert flight.runnable is not None
         current.set(flight.context)
         try:
             value = flight.runnable.func(*flight.args, **flight.kwargs)
+            if flight.answer is not None:
+                return Returned(value)
             # A sync function may return something to await; that belongs on the loop.
             return value if inspect.isawaitable(value) else self._encode(value)
         except BaseException as exc:
-            return outcome_of(exc)
+            return outcome_of(exc) if flight.answer is None else Raised(exc)
 
     def _drain(self) -> None:
         self._armed = False  # before the first is taken, or a completion could be left lying
         while self._ended:
             flight, result = self._ended.popleft()
             self._busy -= 1
-            flight.occupied = False
-            flight.on_free(flight)
-            if isinstance(result, Succeeded) or not inspect.isawaitable(result):
+            flight.left_thread()
+            if isinstance(result, Returned | Raised):
+                _answer(flight, result)
+            elif isinstance(result, Succeeded) or not inspect.isawaitable(result):
                 flight.end(result)
             else:
                 self._await(flight, result)
 
     def _await(self, flight: Flight, awaitable: Awaitable[Any]) -> None:
         if flight.ended:
-            if inspect.iscoroutine(awaitable):
-                awaitable.close()
+            _close(awaitable)
             return
         flight.fly(self._loop, _conclude(flight, lambda *_, **__: awaitable, self._encode))
+
+
+def _answer(flight: Flight, result: Returned | Raised) -> None:
+    assert flight.answer is not None
+    if not flight.answer.done():
+        flight.answer.set_result(result)
+    elif isinstance(result, Returned):
+        _close(result.value)
+
+
+def _close(value: object) -> None:
+    """Whoever would have awaited it is gone."""
+    if inspect.iscoroutine(value):
+        value.close()
 
 
 # --- deadlines -----------------------------------------------------------------------------------

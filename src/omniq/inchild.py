@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from msgspec import Struct
 
+from omniq.errors import Unsupported
 from omniq.executors import encoded, outcome_of
 from omniq.pool import child
 from omniq.pool.calls import CallInterrupted, Function, load_function
@@ -32,22 +34,46 @@ class Body(Struct, frozen=True):
     call: bytes | tuple[Sequence[Any], Mapping[str, Any]]
     serializer: Serializer
     max_payload: int | None
+    suspect: bool = False  # it would rather run in its worker, and may say that it has to
+
+
+class NeedsWorker(BaseException):
+    """Raised through a body: it wants what only the worker has."""
 
 
 class ChildContext(Context):
-    """The context of a body in a process: what it says goes up to the worker."""
+    """The context of a body in a process: what it says goes up to the worker.
 
-    __slots__ = ()
+    It is bound to its call: a thread that outlives the body must not speak for the next one.
+    """
+
+    __slots__ = ("_call", "_suspect")
+
+    def __init__(self, body: Body) -> None:
+        super().__init__(body.task_id, body.attempt, body.epoch, self._tell)
+        self._call = child.current()
+        self._suspect = body.suspect
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        if self._suspect:
+            raise NeedsWorker
+        raise Unsupported("ctx.transaction() is not there in a process; leave out executor='process'")
 
     @property
     def cancelled(self) -> bool:
-        running = child.current()
-        return running is not None and running.cancelled
+        return self._call is not None and self._call.cancelled
+
+    def _tell(self, _task_id: str, _epoch: int, done: float, total: float | None) -> None:
+        if self._call is not None:
+            self._call.note((done, total))
 
 
-def run(body: Body) -> Outcome:
-    """Run it to its end. Only an interrupt by the pool goes through; everything else is an outcome."""
-    context = ChildContext(body.task_id, body.attempt, body.epoch, _tell)
+def run(body: Body) -> Outcome | None:
+    """Run it to its end. Only an interrupt by the pool goes through; everything else is an outcome.
+
+    None: it has to run in its worker, from the start.
+    """
+    context = ChildContext(body)
     try:
         current.set(context)
         func, args, kwargs = _call_of(body)
@@ -59,6 +85,8 @@ def run(body: Body) -> Outcome:
         return encoded(value, body.serializer, body.max_payload)
     except CallInterrupted:
         raise
+    except NeedsWorker:
+        return None
     except BaseException as exc:  # SystemExit too: it ends the task, not the process
         return outcome_of(exc)
 
@@ -81,9 +109,3 @@ def _call_of(body: Body) -> tuple[Function, Sequence[Any], dict[str, Any]]:
 
 async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
-
-
-def _tell(_task_id: str, _epoch: int, done: float, total: float | None) -> None:
-    running = child.current()
-    if running is not None:
-        running.note((done, total))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -21,3 +22,27 @@ def name_in_module(func: Callable[..., Any]) -> str | None:
     for part in name.split("."):
         found = getattr(found, part, None)
     return f"{module}:{name}" if found is func or unwrapped(found) is func else None
+
+
+def main_module() -> str:
+    """What the script that runs as `__main__` is called when somebody imports it."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        name: str = spec.name
+        return name
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else "__main__"
+
+
+def class_names(kind: type[BaseException]) -> tuple[str, ...]:
+    """A class and those above it, by names that are the same in a worker and in its processes."""
+    return tuple(f"{_module_of(one)}.{one.__qualname__}" for one in kind.__mro__)
+
+
+def class_name(kind: type[BaseException]) -> str:
+    return f"{_module_of(kind)}.{kind.__qualname__}"
+
+
+def _module_of(kind: type) -> str:
+    return main_module() if kind.__module__ == "__main__" else kind.__module__

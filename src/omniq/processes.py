@@ -125,23 +125,28 @@ class Processes:
 
     async def run_task(self, flight: Flight) -> None:
         """For a task that asked for a process."""
-        flight.end(await self._run(flight, self._pool()))
+        flight.end(await self.outcome(flight))
 
-    async def run_suspect(self, flight: Flight) -> None:
-        """For any other task, because its last worker died."""
+    async def outcome(self, flight: Flight) -> Outcome:
+        outcome = await self._run(flight, self._pool())
+        assert outcome is not None
+        return outcome
+
+    async def outcome_alone(self, flight: Flight) -> Outcome | None:
+        """For any other task, because its last worker died. None: it asked for what only the worker has."""
         logger.info("runs alone: {task}, suspected of a death", task=one_line(flight.claim.id))
-        flight.end(await self._run(flight, self._isolation()))
+        return await self._run(flight, self._isolation(), suspect=True)
 
-    async def _run(self, flight: Flight, pool: WorkerPool) -> Outcome:
+    async def _run(self, flight: Flight, pool: WorkerPool, *, suspect: bool = False) -> Outcome | None:
         try:
             async with self._starting:  # whoever comes second finds it running, or learns why it is not
                 await pool.start()
             options = pool.options(
                 timeout=flight.claim.timeout, on_note=lambda note: flight.context.progress(*note)
             )
-            message = options.message(run, self._body_of(flight))
+            message = options.message(run, self._body_of(flight, suspect=suspect))
             await pool.dispatch_task(message)
-            outcome: Outcome = await self._end_of(message, pool)
+            outcome: Outcome | None = await self._end_of(message, pool)
         except asyncio.CancelledError:
             return flight.interrupted()
         except CallTimeout:
@@ -162,15 +167,15 @@ class Processes:
         return outcome
 
     @staticmethod
-    async def _end_of(message: Message, pool: WorkerPool) -> Outcome:
+    async def _end_of(message: Message, pool: WorkerPool) -> Outcome | None:
         try:
-            outcome: Outcome = await message.result()
+            outcome: Outcome | None = await message.result()
         except asyncio.CancelledError:
             await pool.cancel(id=message.id)  # its end is only its end when the process is free
             raise
         return outcome
 
-    def _body_of(self, flight: Flight) -> Body:
+    def _body_of(self, flight: Flight, *, suspect: bool) -> Body:
         task, runnable = flight.claim, flight.runnable
         assert runnable is not None
         carries_function = isinstance(task, StoredTask) and not task.func_path
@@ -179,7 +184,14 @@ class Processes:
         function = None if carries_function else named
         call = task.payload if isinstance(task, StoredTask) else (task.args, task.kwargs)
         return Body(
-            task.id, task.attempts + 1, task.epoch, function, call, self._serializer, self._max_payload
+            task.id,
+            task.attempts + 1,
+            task.epoch,
+            function,
+            call,
+            self._serializer,
+            self._max_payload,
+            suspect,
         )
 
 

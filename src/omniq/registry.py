@@ -16,6 +16,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from omniq.errors import CorruptRecord, InvalidOption, UnknownTask
+from omniq.logic.retry import NO_RULES, RetryRules
 from omniq.names import name_in_module
 from omniq.serializer.functions import resolve as import_path
 from omniq.task import shown
@@ -32,6 +33,7 @@ class Runnable(Struct, frozen=True):
     kind: Kind
     context_parameter: str | None = None
     context_index: int | None = None  # its place among the positional parameters
+    rules: RetryRules = NO_RULES
 
 
 class Unresolvable(Exception):
@@ -108,11 +110,11 @@ def _can_import(module: str) -> bool:
         return False
 
 
-def runnable_of(func: Function, executor: Executor = "auto") -> Runnable:
+def runnable_of(func: Function, executor: Executor = "auto", rules: RetryRules = NO_RULES) -> Runnable:
     """Look at a callable once: does it await, does it want its context?"""
     if not callable(func):
         raise Unresolvable(f"{shown(func)} is not callable")
-    return Runnable(func, _kind_of(func, executor), *_context_parameter(func))
+    return Runnable(func, _kind_of(func, executor), *_context_parameter(func), rules)
 
 
 def _kind_of(func: Function, executor: Executor) -> Kind:

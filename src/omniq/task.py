@@ -358,6 +358,7 @@ class Failed(Struct, frozen=True):
     error: TaskError
     delay_s: float | None = None  # a wish of the body: retry after this long
     final: bool = False  # no retry, whatever is left
+    kinds: tuple[str, ...] = ()  # the class of what was raised and those above it; empty: nothing to judge
 
 
 class Snoozed(Struct, frozen=True):

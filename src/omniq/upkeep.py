@@ -1,4 +1,5 @@
-"""What must go on beside the bodies: renewing, watching for cancels, taking back what the dead left, pruning.
+"""What must go on beside the bodies: renewing, watching for cancels, taking back what the dead left, firing
+schedules, pruning.
 
 It runs on a loop of its own in a thread, so that a body that blocks the worker's loop loses no lease; with
 an injected clock, or a storage without clones, it runs on the worker's loop.
@@ -22,8 +23,11 @@ from omniq.task import Held, Settlement, WorkerInfo
 # Cancels are known, and the dead are noticed, within a second.
 LOOK_EVERY_S: Final = 0.5
 PRUNE_EVERY_S: Final = 60.0
+# A schedule that somebody saves is known this soon; its ticks are waited for exactly.
+FIRE_EVERY_S: Final = 1.0
 BEATS_PER_LEASE: Final = 3
 LAPSE_PAGE: Final = 100
+FIRE_PAGE: Final = 100
 PRUNE_PAGE: Final = 1000
 MAX_PAGES: Final = 100
 
@@ -64,13 +68,15 @@ class Upkeep:
         # A third of the lease, so that two renewals in a row may fail before anything is lost.
         renew_every_s = self._lease_s / BEATS_PER_LEASE
         look_every_s = min(LOOK_EVERY_S, renew_every_s)
-        chores: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
+        chores: list[tuple[str, float, Callable[[], Awaitable[bool]]]] = [
             ("renew", renew_every_s, self._renew),
             ("look", look_every_s, self._look),
             ("lapse", look_every_s, self._lapse),
             ("beat", renew_every_s, self._beat),
             ("prune", PRUNE_EVERY_S, self._prune),
         ]
+        if self._storage.overrides("fire_due"):
+            chores.append(("fire", FIRE_EVERY_S, self._fire))
         while not self._stopping.is_set():
             if self._crew.is_gone:
                 await self._try("farewell", self._farewell)
@@ -82,9 +88,10 @@ class Upkeep:
             wake_at = min(self._next.values())
             await wait_for_event(self._clock, self._stopping, wake_at - self._clock.monotonic())
 
-    async def _try(self, name: str, chore: Callable[[], Awaitable[None]]) -> None:
+    async def _try(self, name: str, chore: Callable[[], Awaitable[bool]]) -> None:
+        """A chore says whether the store has answered something: one that asked nothing cannot tell."""
         try:
-            await chore()
+            answered = await chore()
         except (StoreUnavailable, TimeoutError) as exc:
             if self._answering_since is not None:
                 logger.warning("store away during {name}: {error}", name=name, error=str(exc))
@@ -95,26 +102,27 @@ class Upkeep:
         except Exception as exc:
             logger.error("{name} failed: {trace}", name=name, trace=trace_of(exc))
         else:
-            if self._answering_since is None:
+            if answered and self._answering_since is None:
                 self._answering_since = self._clock.monotonic()
 
     # --- leases ----------------------------------------------------------------------------------
 
-    async def _renew(self) -> None:
+    async def _renew(self) -> bool:
         if not self._renews:
             self._renewed_at = self._clock.monotonic()
-            return
+            return False
         before = self._clock.monotonic()
         holding = self._crew.holding()
         if not holding and self._storage.overrides("held") and not await self._storage.held(self._worker):
             self._renewed_at = before  # an idle worker has nothing to write
-            return
+            return True
         async with asyncio.timeout(self._lease_s):  # later it would be too late anyway
             renewal = await self._storage.renew(self._worker, self._lease_s, holding)
         self._renewed_at = before  # counted from before the request: never later than the store's lease
         self._crew.lose(one for one in holding if one.id in renewal.lost)
         self._crew.cancel(renewal.cancel)
         self._return_strangers(list(renewal.held.values()), holding)
+        return True
 
     def _return_strangers(self, held: list[Held], holding: list[Held]) -> None:
         """A claim whose answer never came: nobody here runs it, so nobody should keep it.
@@ -135,7 +143,7 @@ class Upkeep:
                 logger.error("could not renew for a whole lease; {} runs count as lost", len(lost))
                 self._crew.lose(lost)
 
-    async def _look(self) -> None:
+    async def _look(self) -> bool:
         """Who was cancelled, who was lost, how far everybody is."""
         for task_id, epoch, done, total in self._crew.take_progress():
             try:
@@ -144,38 +152,53 @@ class Upkeep:
                 logger.error("cannot note progress: {}", exc)
         holding = self._crew.holding()
         if not self._storage.overrides("held") or (self._renews and not holding):
-            return
+            return False
         held = {one.id: one for one in await self._storage.held(self._worker)}
         if not self._renews:
             self._return_strangers(list(held.values()), holding)
         self._crew.cancel([one.id for one in held.values() if one.cancel_requested])
         self._crew.lose(one for one in holding if one.id not in held or held[one.id].epoch != one.epoch)
+        return True
 
     # --- for everybody ---------------------------------------------------------------------------
 
-    async def _lapse(self) -> None:
+    async def _lapse(self) -> bool:
         """After an outage the living renew first: nobody lapses until a whole lease was answered."""
         since = self._answering_since
         if since is None or self._clock.monotonic() - since < self._lease_s:
-            return
+            return False
         for _ in range(MAX_PAGES):
             ended = await self._storage.lapse(LAPSE_PAGE)
             if ended:
                 logger.warning("took back or ended {} tasks whose time was over", ended)
             if ended < LAPSE_PAGE:
-                return
+                break
+        return True
 
-    async def _prune(self) -> None:
+    async def _fire(self) -> bool:
+        """Every worker does, whatever queues it serves: the store sees to one task per tick."""
+        fired = await self._storage.fire_due(FIRE_PAGE)
+        for task_id in fired.ids:
+            logger.debug("fired {}", task_id)
+        # What is due and could not be fired by this call must not keep us busy.
+        if fired.next_in_s is not None and (fired.ids or fired.next_in_s > 0):
+            self._next["fire"] = min(self._next["fire"], self._clock.monotonic() + fired.next_in_s)
+        return True
+
+    async def _prune(self) -> bool:
         """One page at a time: the other chores come in between, and the next page soon."""
         if await self._storage.prune(PRUNE_PAGE) == PRUNE_PAGE:
             self._next["prune"] = self._clock.monotonic()
+        return True
 
-    async def _farewell(self) -> None:
+    async def _farewell(self) -> bool:
         """The worker's loop ended without a stop: nothing is renewed for nobody."""
         held = await self._storage.held(self._worker)
         if held:
             await self._storage.settle([Settlement.give_back(one) for one in held])
         await self._storage.leave(self._worker)
+        return True
 
-    async def _beat(self) -> None:
+    async def _beat(self) -> bool:
         await self._storage.beat(self._info())
+        return True

@@ -31,6 +31,7 @@ from omniq.errors import (
     StoreUnavailable,
 )
 from omniq.executors import CANCEL_GRACE_S, trace_of
+from omniq.hooks import Hook
 from omniq.logic.retry import RetryPolicy
 from omniq.loopthread import LoopThread, forbid_running_loop
 from omniq.registry import Resolver
@@ -136,6 +137,7 @@ class AsyncWorkerPool:
         if serializer is not None:
             storage.serializer = serializer  # results are read with what they were written with
         self._resolver = Resolver(allow=allow)
+        self._hooks: Sequence[Hook] = ()
         if process_pool is not None and not callable(getattr(process_pool, "dispatch_task", None)):
             raise InvalidOption(f"process_pool must be an omniq.pool.WorkerPool, not {shown(process_pool)}")
         self._process_pool = process_pool
@@ -156,13 +158,14 @@ class AsyncWorkerPool:
 
     # --- how it differs for those who embed it ---------------------------------------------------
 
-    def serve(self, resolver: Resolver, scarce: Iterable[str] = ()) -> Self:
-        """Run what `resolver` finds, instead of any path that can be imported.
+    def serve(self, resolver: Resolver, scarce: Iterable[str] = (), hooks: Sequence[Hook] = ()) -> Self:
+        """Run what `resolver` finds, instead of any path that can be imported, with `hooks` around it.
 
         From the `scarce` queues no more is claimed than processes are free. Tasks of an application can run
         in any process that imports it, so what survives a death of this worker runs in one of its own next.
         """
         self._resolver = resolver
+        self._hooks = hooks
         self._scarce.update(scarce)
         self._dedicated = frozenset(scarce)
         outlived = self._injected_clock is None and self.storage.capabilities.durable
@@ -243,10 +246,12 @@ class AsyncWorkerPool:
             self._clock,
             max_payload=getattr(self.storage, "max_payload", None),
             isolates=self._isolates,
+            hooks=self._hooks,
             process_pool=self._process_pool,
             settled=self._tell,
             slot_freed=self._ring,
             needs_process=self._needed_process.add,
+            begin=self.storage.begin if self.storage.capabilities.transacts else None,
         )
 
     @property

@@ -8,7 +8,8 @@ from omniq.task import TaskStatus
 from tests.cli.site import Site, call, until_begun, until_status
 
 CANARIES = ("CANARY-ARG", "CANARY-KWARG", "CANARY-HEADER", "CANARY-ENV", "CANARY-DSN")
-SERVER = "amqp://ann:CANARY-DSN@db.example.org/jobs"  # nobody speaks that, so nobody is asked
+FOREIGN = "amqp://ann:CANARY-DSN@db.example.org/jobs"  # nobody speaks that, so nobody is asked
+AWAY = "postgresql://ann:CANARY-DSN@127.0.0.1:1/jobs"  # where nobody listens
 
 
 async def test_s12_secrets_are_never_printed(site: Site) -> None:
@@ -41,8 +42,11 @@ async def test_s12_secrets_are_never_printed(site: Site) -> None:
     )
     ended = [site.run(*command, *url, SECRET="CANARY-ENV") for command in commands]
     ended += [
-        site.run(*command, "--debug", "--url", SERVER) for command in (["doctor"], ["worker", "jobs:q"])
+        site.run(*command, "--debug", "--url", FOREIGN) for command in (["doctor"], ["worker", "jobs:q"])
     ]
+    away = [site.run(*command, "--debug", "--url", AWAY) for command in (["doctor"], ["tasks"], ["migrate"])]
+    assert all(one.returncode for one in away)
+    ended += away
     ended.append(site.run("tasks", "--debug", OMNIQ_URL="sqlite://ann:CANARY-DSN@x"))
     outputs += [one.stdout + one.stderr for one in ended]
     assert all(outputs)

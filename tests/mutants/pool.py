@@ -153,8 +153,8 @@ WORKFLOW = [
     Mutant(
         "a worker that becomes ready does not look for what waits",
         DISPATCHER,
-        "        self._failed_starts = 0\n        await self._drain()\n",
-        "        self._failed_starts = 0\n",
+        "        self._starts.came_to_life()\n        await self._drain()\n",
+        "        self._starts.came_to_life()\n",
         (SEED,),
         "s004_17 or s004_26",
     ),
@@ -184,8 +184,8 @@ WORKFLOW = [
     Mutant(
         "a call of a dead worker is forgotten",
         DISPATCHER,
-        "        if isinstance(message, Message):\n            self._lost(message, running, cause)\n        self._tell_exit()\n",
-        "        self._tell_exit()\n",
+        "        if isinstance(message, Message):\n            self._lost(message, running, cause)\n",
+        "",
         (SEED,),
         "s004_27",
     ),
@@ -267,4 +267,66 @@ GROWING = [
     ),
 ]
 
-POOL = [*LOCKS, *QUEUE, *WORKFLOW, *GROWING]
+NOTES = [
+    Mutant(
+        "a late note is the next call's, in the parent",
+        DISPATCHER,
+        " or call_id not in message.unreported:",
+        ":",
+        ("tests/pool/test_pool.py",),
+        "note",
+    ),
+]
+
+STARTING = [
+    Mutant(
+        "a start is over with its last step, whoever was cancelled then",
+        "pool/starting.py",
+        "        await self._taken.wait()\n",
+        "",
+        (GROWTH,),
+        "every_moment",
+    ),
+    Mutant(
+        "a start is undone though another one has it",
+        "pool/starting.py",
+        "            if not self._waiting and not self._taken.is_set():\n",
+        "            if not self._taken.is_set():\n",
+        ("tests/pool/test_pool_faults.py",),
+        "one_who_gives_up",
+    ),
+    Mutant(
+        "a moment of readiness is hope",
+        "pool/starts.py",
+        "        self._stillborn = 0\n\n",
+        "        self._stillborn = self.fruitless = 0\n\n",
+        (GROWTH,),
+        "no_hope",
+    ),
+    Mutant(
+        "workers that never were ready are tried as often as a call may be",
+        "pool/starts.py",
+        "        if self._stillborn >= MAX_FAILED_STARTS:\n            return True\n",
+        "",
+        (GROWTH,),
+        "no_hope",
+    ),
+    Mutant(
+        "failed starts end what a living worker would have come to",
+        DISPATCHER,
+        "            return  # those who live will come to what waits\n",
+        "            pass\n",
+        (GROWTH,),
+        "somebody_lives",
+    ),
+    Mutant(
+        "five kills before it begins end a call that may be retried",
+        "pool/message.py",
+        "max(MAX_FALSE_STARTS, self.options.retries + 1)",
+        "MAX_FALSE_STARTS",
+        (GROWTH,),
+        "for_ever",
+    ),
+]
+
+POOL = [*LOCKS, *QUEUE, *WORKFLOW, *GROWING, *NOTES, *STARTING]

@@ -105,10 +105,18 @@ PROCESSES = [
     Mutant(
         "progress stays in the process",
         "inchild.py",
-        "        running.note((done, total))",
-        "        pass",
+        "            self._call.note((done, total))",
+        "            pass",
         (TASKS,),
         "progress",
+    ),
+    Mutant(
+        "a context speaks for whatever runs",
+        "inchild.py",
+        "            self._call.note((done, total))",
+        "            running = child.current()\n            if running is not None:\n                running.note((done, total))",
+        (TASKS,),
+        "outlives",
     ),
     Mutant(
         "an async function is not awaited in a process",

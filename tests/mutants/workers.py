@@ -200,7 +200,7 @@ WORKERS = [
     Mutant(
         "timeouts are not armed",
         "crew.py",
-        "            self._deadlines.add(flight, task.timeout)",
+        "            self._deadlines.add(flight, flight.claim.timeout)",
         "            pass",
         ("tests/worker/test_timeouts.py",),
     ),
@@ -347,8 +347,8 @@ WORKERS = [
     Mutant(
         "an application imports anything",
         "app.py",
-        "Resolver(self._tasks, self._allow + allow), ",
-        "Resolver(self._tasks, None), ",
+        "Resolver(self._tasks, self._allow + allow),",
+        "Resolver(self._tasks, None),",
         ("tests/worker/test_unserved.py",),
     ),
     Mutant(

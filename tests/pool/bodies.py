@@ -9,6 +9,7 @@ import logging
 import os
 import resource
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -149,3 +150,29 @@ def tell_progress(steps: int) -> str:
     for step in range(steps):
         call.note({"step": step})
     return "told"
+
+
+def leave_a_thread_that_tells(path: str) -> None:
+    """The thread outlives the call. When the file `path` is there it speaks, then removes the file."""
+    call = current()
+    assert call is not None
+
+    def tell() -> None:
+        while not os.path.exists(path):
+            time.sleep(0.002)
+        for _ in range(5):
+            call.note("too late")
+        os.remove(path)
+
+    threading.Thread(target=tell, daemon=True).start()
+
+
+def listen_for_a_thread(path: str) -> str:
+    """Let the thread of an earlier call speak, and then say something oneself."""
+    call = current()
+    assert call is not None
+    Path(path).touch()
+    while os.path.exists(path):
+        time.sleep(0.002)
+    call.note("in time")
+    return "heard"

@@ -275,22 +275,75 @@ async def test_the_unreported_calls_of_a_batch_are_known_one_by_one(reported: in
     await pool.ended()
 
 
-async def test_what_kills_every_process_that_reads_it_does_not_go_on_for_ever() -> None:
+@pytest.mark.parametrize(("retries", "deaths"), [(0, 5), (3, 5), (7, 8)])
+async def test_what_kills_every_process_that_reads_it_does_not_go_on_for_ever(
+    retries: int, deaths: int
+) -> None:
     clock = VirtualClock()
-    pool = await scripted(1, clock=clock)
-    results = pool.options(retries=99).map(abs, range(3), chunksize=3)
+    pool = await scripted(2, clock=clock)
+    gate = asyncio.ensure_future(pool.submit(len, "abc"))  # what runs beside it shows that workers can live
+    await turns()
+    beside = pool.children[0]
+    results = pool.options(retries=retries).map(abs, range(3), chunksize=3)
     first = asyncio.ensure_future(anext(results))
-    for _ in range(5):
-        await clock.advance(30)
-        child = pool.children[-1]
-        child.become_ready()
-        await turns()
-        assert not first.done() and child.message is not None
+    await turns()
+    for _ in range(deaths):
+        [child] = [child for child in pool.children if child.ran == ["abs"] and not child.gone]
+        assert not first.done()
         child.running = 0  # it never got so far
         child.die()
-    await turns()
-    with pytest.raises(WorkerDied, match="5 processes in a row died before abs began"):
+        await clock.advance(30)
+        pool.children[-1].become_ready()
+        await turns()
+    with pytest.raises(WorkerDied, match=f"{deaths} processes in a row died before abs began"):
         await first
+    beside.finish(3)
+    assert await gate == 3
+    await pool.ended()
+
+
+@pytest.mark.parametrize("is_ready", [True, False], ids=["some are ready first", "none is ever ready"])
+async def test_workers_that_do_nothing_before_they_die_are_no_hope(is_ready: bool) -> None:
+    """To have been ready for a moment shows nothing, except to a call that may be retried more often."""
+    clock = VirtualClock()
+    pool = ScriptedPool(1, 1, clock=clock)
+    await pool.start()
+    once = asyncio.ensure_future(pool.submit(abs, -1))
+    often = asyncio.ensure_future(pool.options(retries=50).submit(abs, -2))
+    for nth in range(5):
+        await clock.advance(30)
+        child = pool.children[-1]
+        assert not once.done()
+        if is_ready and nth % 2:
+            child.become_ready()
+            await turns()
+            child.running = 0
+        child.die()
+    await turns()
+    with pytest.raises(WorkerDied, match="5 workers in a row died before they began a call"):
+        await once
+    assert often.done() != is_ready
+    if is_ready:
+        await clock.advance(30)
+        pool.children[-1].become_ready()
+        await turns()
+        pool.children[-1].finish(2)
+        assert await often == 2
+    else:
+        with pytest.raises(WorkerDied):
+            await often
+    await pool.ended()
+
+
+async def test_what_waits_goes_on_waiting_while_somebody_lives() -> None:
+    """The system gives no more processes; the one that is there will come to it."""
+    clock = VirtualClock()
+    pool = await scripted(1, 4, clock=clock, target_wait=0)
+    pool.template.refuses = StartFailed("no more processes")
+    calls = submitted(pool, 4)
+    await clock.advance(120)
+    assert not any(call.done() for call in calls)
+    await served(pool, calls)
     await pool.ended()
 
 
@@ -413,3 +466,40 @@ async def test_free_workers_are_those_that_no_call_has_or_waits_for() -> None:
     assert pool.free_workers == 6
     await pool.ended()
     assert pool.free_workers == 0
+
+
+# --- starts ---
+
+
+async def started_and_cancelled(moment: int, *, another: bool) -> str:
+    """Cancel a start after so many turns of the loop; says how it ended."""
+    tasks = asyncio.all_tasks()
+    pool = ScriptedPool(1, 1, clock=VirtualClock())
+    starting = asyncio.ensure_future(pool.start())
+    await turns(moment)
+    if starting.done():
+        await pool.ended()
+        return "started"
+    starting.cancel()
+    if another:
+        assert await pool.start() is pool
+        state = pool.status().state
+    await asyncio.wait([starting])
+    assert starting.cancelled()
+    if not another:
+        state = pool.status().state
+        assert (pool.status().workers, pool.template.closed) == ([], True)
+        assert asyncio.all_tasks() == tasks
+        pool.template = ScriptedTemplate(pool.rules)
+        await pool.start()
+    await pool.ended()
+    return state
+
+
+@pytest.mark.parametrize("another", [True, False], ids=["another one starts it", "nobody else"])
+async def test_a_start_can_be_cancelled_at_every_moment(another: bool) -> None:
+    """Also when it is done and its caller not yet told. It is undone, unless somebody else has it."""
+    ends = [await started_and_cancelled(moment, another=another) for moment in range(1, 20)]
+    moments = ends.index("started")
+    assert moments > 2
+    assert ends == ["running" if another else "new"] * moments + ["started"] * (len(ends) - moments)

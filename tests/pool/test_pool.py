@@ -22,10 +22,12 @@ from omniq.errors import (
     WorkerDied,
 )
 from omniq.pool import PoolStatus, WorkerPool
+from omniq.pool.calls import Returned
 from tests.pool import bodies
-from tests.pool.scripted import until
+from tests.pool.scripted import scripted, turns, until
 
-SOON_S = 10.0  # for what should take a moment, on a machine that is busy
+SOON_S = 30.0  # for what should take a moment, on a machine that is busy
+LONGER_S = (0.2, 1.0, 5.0)
 
 
 def begun(path: Path) -> list[int]:
@@ -134,6 +136,40 @@ async def test_notes_reach_their_listener() -> None:
         assert await pool.options(on_note=broken).submit(bodies.tell_progress, 1) == "told"
 
 
+async def test_what_a_thread_of_an_earlier_call_says_reaches_nobody(tmp_path: Path) -> None:
+    notes: list[Any] = []
+    async with WorkerPool(1, 1) as pool:
+        hears = pool.options(on_note=notes.append)
+        await hears.submit(bodies.leave_a_thread_that_tells, str(tmp_path / "speak"))
+        assert await hears.submit(bodies.listen_for_a_thread, str(tmp_path / "speak")) == "heard"
+        assert notes == ["in time"]
+
+
+async def test_a_note_that_comes_after_its_call_has_ended_is_not_about_the_next() -> None:
+    notes: list[Any] = []
+    pool = await scripted(1, 1)
+    hears, child = pool.options(on_note=notes.append), pool.children[0]
+    for word in ("first", "second"):
+        call = asyncio.ensure_future(hears.submit(abs, -1))
+        await turns()
+        assert child.message is not None
+        child.events.note(child, child.message.id - 1, f"before the {word}")
+        child.events.note(child, child.message.id, word)
+        child.finish(1)
+        await call
+    results = hears.map(abs, range(3), chunksize=3)
+    first = asyncio.ensure_future(anext(results))
+    await turns()
+    child.report(Returned(0))
+    for nth, word in enumerate(("has ended", "third", "fourth", "is another one")):
+        child.events.note(child, child.message.id + nth, word)
+    child.finish(0)
+    assert await first == 0
+    assert notes == ["first", "second", "third", "fourth"]
+    await results.aclose()  # type: ignore[attr-defined]
+    await pool.ended()
+
+
 async def test_message_and_dispatch_are_submit_in_two_steps() -> None:
     async with WorkerPool(1, 1) as pool:
         message = pool.message(bodies.double, 4)
@@ -148,8 +184,11 @@ async def test_a_timeout_interrupts_and_the_process_lives_on(tmp_path: Path) -> 
     trace = tmp_path / "trace"
     async with WorkerPool(1, 1) as pool:
         before = await pool.submit(bodies.pid)
-        with pytest.raises(CallTimeout, match=r"longer than its timeout of 0\.2 s") as caught:
-            await pool.options(timeout=0.2).submit(bodies.clean_up_when_interrupted, str(trace))
+        for limit_s in LONGER_S:  # until it was long enough for the call to begin
+            with pytest.raises(CallTimeout, match=rf"longer than its timeout of {limit_s:g} s") as caught:
+                await pool.options(timeout=limit_s).submit(bodies.clean_up_when_interrupted, str(trace))
+            if (tmp_path / "trace.begun").exists():
+                break
         assert isinstance(caught.value, TimeoutError)
         assert trace.read_text() == "cleaned up"
         assert await pool.submit(bodies.pid) == before
@@ -158,17 +197,21 @@ async def test_a_timeout_interrupts_and_the_process_lives_on(tmp_path: Path) -> 
 async def test_a_timeout_kills_what_ignores_its_interrupt() -> None:
     async with WorkerPool(1, 1, grace=0.1) as pool:
         before = await pool.submit(bodies.pid)
-        with pytest.raises(CallTimeout):
-            await pool.options(timeout=0.1, retries=3).submit(bodies.ignore_interrupts)
+        for limit_s in LONGER_S:
+            with pytest.raises(CallTimeout):
+                await pool.options(timeout=limit_s, retries=3).submit(bodies.ignore_interrupts)
+            if pool.status().ended:
+                break
         assert await pool.submit(bodies.pid) != before
         assert "did not end within 0.1 s of its interrupt" in pool.status().ended[-1].reason
 
 
 async def test_the_timeout_of_a_map_is_each_calls_own() -> None:
+    """Together they take longer than the limit, which is four times what each of them takes."""
+    naps = [0.0, *[0.4] * 4]
     async with WorkerPool(1, 1) as pool:
-        timed = pool.options(timeout=1.0)
-        results = timed.map(bodies.nap, [0.0, 0.3, 0.3, 0.3, 0.3, 0.3], chunksize=6)
-        assert [value async for value in results] == [0.0, 0.3, 0.3, 0.3, 0.3, 0.3]
+        timed = pool.options(timeout=1.6)
+        assert [value async for value in timed.map(bodies.nap, naps, chunksize=5)] == naps
         with pytest.raises(CallTimeout):
             async for _ in timed.map(bodies.nap, [0.0, 60.0, 0.0], chunksize=3):
                 pass

@@ -22,15 +22,17 @@ from typing import Any
 import pytest
 from loguru import logger
 
-from omniq.errors import CallCancelled, CallFailed, PoolClosed, StartFailed, WorkerDied
+from omniq.errors import CallCancelled, CallFailed, PoolClosed, PoolNotRunning, StartFailed, WorkerDied
 from omniq.pool import WorkerPool
 from tests.pool import bodies
 from tests.pool.leftovers import Having, family, is_alive
+from tests.pool.listening import within_a_second
 from tests.pool.scripted import until
 
 ROOT = Path(__file__).parents[2]
 PAUSE_S = 0.005  # of a thread that is busy otherwise: the loop needs its turns, too
 PLENTY = 10_000  # of retries: a call may meet any number of kills
+HUNG_S = 30.0  # longer than the pauses between workers that keep dying add up to
 
 
 def pids(pool: WorkerPool) -> list[int]:
@@ -62,13 +64,15 @@ async def killing(pool: WorkerPool, every_s: float, chance: random.Random) -> As
 async def survive_kills(items: int, kills: int, every_s: float, seed: int) -> int:
     """Every item comes to the consumer once, in order, until there were enough kills; says how many items."""
     given = 0
-    async with WorkerPool(2, 2) as pool, killing(pool, every_s, random.Random(seed)) as killed:
+    # With what it needs imported beforehand, a worker does something before the next kill.
+    new = WorkerPool(2, 2, preload=[bodies.__name__])
+    async with new as pool, killing(pool, every_s, random.Random(seed)) as killed:
         while len(killed) < kills or given < items:
             results = pool.options(retries=PLENTY).map(bodies.double, range(items), chunksize=1 + given % 5)
             last = time.monotonic()
             for n in range(items):
                 assert await anext(results) == n * 2
-                assert time.monotonic() - last < 10, "it hung"
+                assert time.monotonic() - last < HUNG_S, "it hung"
                 last = time.monotonic()
             assert [value async for value in results] == []
             given += items
@@ -76,21 +80,24 @@ async def survive_kills(items: int, kills: int, every_s: float, seed: int) -> in
 
 
 async def test_d1_killed_workers_cost_no_item_and_no_order() -> None:
-    await survive_kills(items=200, kills=10, every_s=0.1, seed=1)
+    await survive_kills(items=200, kills=20, every_s=0.02, seed=1)
 
 
 async def test_d1_a_death_is_noticed_at_once(tmp_path: Path) -> None:
     async with WorkerPool(1, 1) as pool:
-        for n in range(5):
+
+        async def death() -> float:
             victim = await pool.submit(bodies.pid)
-            call = asyncio.ensure_future(pool.submit(bodies.hold, str(tmp_path / f"{n}")))
+            call = asyncio.ensure_future(pool.submit(bodies.hold, str(tmp_path / "gate")))
             # Not only sent: a call that has not begun is not lost with its process.
-            await until((tmp_path / f"{n}.{victim}").exists, "it runs")
+            await until((tmp_path / f"gate.{victim}").exists, "it runs")
             begin = time.monotonic()
             os.kill(victim, signal.SIGKILL)
             with pytest.raises(WorkerDied):
                 await call
-            assert time.monotonic() - begin < 1.0
+            return time.monotonic() - begin
+
+        await within_a_second(death)
 
 
 async def test_d2_one_item_that_segfaults_fails_alone() -> None:
@@ -129,8 +136,7 @@ async def test_a_worker_that_dies_at_birth_costs_nobody_else_anything(
         innocent = asyncio.ensure_future(pool.submit(bodies.hold, str(gate)))
         await until(lambda: list(tmp_path.glob("gate.*")), "it runs")
         flag.touch()
-        async with asyncio.timeout(5):
-            assert await pool.submit(bodies.double, 1) == 2
+        assert await pool.submit(bodies.double, 1) == 2
         assert [end.reason for end in pool.status().ended] == ["exited with code 7"]
         gate.touch()
         assert await innocent == str(gate)
@@ -145,9 +151,8 @@ async def cycle(chance: random.Random) -> None:
     if chance.random() < 0.3 and pids(pool):
         with suppress(ProcessLookupError):
             os.kill(chance.choice(pids(pool)), signal.SIGKILL)
-    begin = time.monotonic()
-    await pool.shutdown(cancel=chance.random() < 0.5)
-    assert time.monotonic() - begin < 5
+    async with asyncio.timeout(HUNG_S):
+        await pool.shutdown(cancel=chance.random() < 0.5)
     for end in await asyncio.gather(*calls, return_exceptions=True):
         assert isinstance(end, int | WorkerDied | CallCancelled | PoolClosed), end
 
@@ -192,12 +197,12 @@ logger.remove()
 asyncio.run(main())
 """
     ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
     )
     said = ended.stderr.replace("the program says so\n", "")
     assert said == ""
     workers = [int(word) for word in ended.stdout.splitlines()[0].split()]
-    end = time.monotonic() + 10
+    end = time.monotonic() + HUNG_S
     while any(is_alive(pid) for pid in workers):
         assert time.monotonic() < end, "a worker outlived its program"
         time.sleep(0.01)
@@ -255,10 +260,8 @@ async def test_f13_a_poison_pill_costs_its_retries_and_no_more() -> None:
 
 async def test_f14_memory_that_is_not_there_is_an_error_and_never_a_success() -> None:
     async with WorkerPool(1, 1) as pool:
-        begin = time.monotonic()
         with pytest.raises((MemoryError, WorkerDied)):
             await pool.submit(bodies.allocate_past_a_limit)
-        assert time.monotonic() - begin < 5
         assert await pool.submit(bodies.double, 1) == 2
 
 
@@ -281,7 +284,7 @@ async def test_workers_that_cannot_live_leave_no_call_waiting_for_ever(tmp_path:
         begin = time.monotonic()
         with pytest.raises(WorkerDied):
             await call
-        assert time.monotonic() - begin < 45
+        assert time.monotonic() - begin < 20
         killing_them.cancel()
         await asyncio.wait([killing_them])
 
@@ -289,23 +292,31 @@ async def test_workers_that_cannot_live_leave_no_call_waiting_for_ever(tmp_path:
 # --- starts and ends that meet -------------------------------------------------------------------
 
 
+async def not_started(pool: WorkerPool, before: set[int], tasks: set[asyncio.Task[Any]]) -> None:
+    """Nothing is left of a start that was cancelled, and it can be tried again."""
+    assert (pool.status().state, pool.status().workers) == ("new", [])
+    assert (family(), asyncio.all_tasks()) == (before, tasks)
+    with pytest.raises(PoolNotRunning):
+        await pool.submit(bodies.double, 1)
+    async with pool, asyncio.timeout(HUNG_S):
+        assert await pool.submit(bodies.double, 1) == 2
+
+
 async def test_a_cancelled_start_leaves_nothing_and_can_be_tried_again() -> None:
     """Cancelled while its first process is made, and a few moments later."""
     for moments in range(4):
         pool = WorkerPool(1, 1)
-        before = family()
+        before, tasks = family(), asyncio.all_tasks()
         starting = asyncio.ensure_future(pool.start())
         await until(lambda pool=pool: pool.status().workers, "a process is asked for")
         for _ in range(moments):
             await asyncio.sleep(0)
         starting.cancel()
         await asyncio.wait([starting])
-        # Cancelled in the very moment in which it was done, it runs.
-        if starting.cancelled() and pool.status().state != "running":
-            assert (pool.status().state, pool.status().workers) == ("new", [])
-            assert family() == before
-        async with pool, asyncio.timeout(5):
-            assert await pool.submit(bodies.double, 1) == 2
+        if starting.cancelled():
+            await not_started(pool, before, tasks)
+        else:
+            await pool.shutdown()
 
 
 async def test_a_shutdown_during_the_start_ends_it() -> None:
@@ -315,7 +326,7 @@ async def test_a_shutdown_during_the_start_ends_it() -> None:
     await until(lambda: family() != before, "the template is started")
     call = asyncio.ensure_future(pool.submit(bodies.double, 1))
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HUNG_S):
         await pool.shutdown()
     for ended in (starting, call):
         with pytest.raises((PoolClosed, StartFailed)):
@@ -330,7 +341,7 @@ async def test_all_who_start_a_pool_that_cannot_start_are_told() -> None:
     starts = [asyncio.ensure_future(pool.start()) for _ in range(3)]
     await asyncio.sleep(0)
     call = asyncio.ensure_future(pool.submit(bodies.double, 1))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HUNG_S):
         ends = await asyncio.gather(*starts, call, return_exceptions=True)
     assert [type(end) for end in ends] == [StartFailed] * 4
     assert (pool.status().state, pool.calls()) == ("new", [])
@@ -354,7 +365,7 @@ async def test_the_limit_of_a_second_shutdown_holds(tmp_path: Path) -> None:
     await until(lambda: list(tmp_path.iterdir()), "it runs")
     patient = asyncio.ensure_future(pool.shutdown())
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HUNG_S):
         await pool.shutdown(timeout=0.05)
     await patient
     with pytest.raises(CallCancelled):
@@ -412,7 +423,7 @@ logger.remove()
 asyncio.run(main())
 """
     command = [sys.executable, "-X", "dev", "-W", "always", "-c", program]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=40, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
@@ -466,7 +477,7 @@ for _ in range(3):
 print(*counts)
 """
     ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=40, check=False
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
     )
     first, *later = ended.stdout.split()
     assert later == [first, first], ended.stderr

@@ -25,13 +25,16 @@ VIRTUAL = """CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql
 class VirtualConnections(Connections):
     """Before each statement the server is told what time it is."""
 
-    def __init__(self, inner: Connections, clock: VirtualClock) -> None:
+    def __init__(self, inner: Connections, clock: VirtualClock, follows_wall: bool) -> None:
         super().__init__(inner.address)
         self._clock = clock
-        # The server's clock is a wall that nobody sets: moments follow the steady count.
+        # The server's clock is a wall, set only where a test says so: moments follow the steady count.
         self._began = clock.now() - timedelta(seconds=clock.monotonic())
+        self._follows_wall = follows_wall
 
     def now(self) -> datetime:
+        if self._follows_wall:
+            return self._clock.now()
         return self._began + timedelta(seconds=self._clock.monotonic())
 
     async def _run(self, conn: Any, sql: str, arguments: tuple[Any, ...]) -> Any:
@@ -48,6 +51,7 @@ class EverFromStart(Cursor):
 
 class VirtualPostgres(PostgresStorage):
     late_s = 0.0
+    follows_wall = False
 
     async def _connect(self) -> None:
         await super()._connect()
@@ -55,7 +59,7 @@ class VirtualPostgres(PostgresStorage):
         assert isinstance(self.clock, VirtualClock)
         self._cursor = EverFromStart()
         before = self._connections
-        self._connections = VirtualConnections(before, self.clock)
+        self._connections = VirtualConnections(before, self.clock, self.follows_wall)
         self._listening._is_ours = self._connections.is_ours
         await before.close()
 
@@ -88,12 +92,13 @@ def fresh_schema(dsn: str, *, virtual: bool = False) -> Iterator[str]:
         asyncio.run(drop_schema(dsn, name))
 
 
-TABLES = ("task", "run", "queue", "paused", "gone", "worker", "ear")
+TABLES = ("task", "run", "queue", "paused", "gone", "worker", "ear", "schedule", "queue_limit", "parcel")
 
 
 async def empty_schema(dsn: str, name: str) -> None:
     """Twenty times cheaper than a new one."""
     conn = await asyncpg.connect(dsn)
     deletes = "; ".join(f"DELETE FROM {table}" for table in TABLES)
-    await conn.execute(f"SET search_path = {quoted(name)}; {deletes}")
+    again = "UPDATE latest SET at = '-infinity'"
+    await conn.execute(f"SET search_path = {quoted(name)}; {deletes}; {again}")
     await conn.close()

@@ -192,7 +192,7 @@ async def test_claims_lock_only_what_they_hand_out(postgres_dsn: str, schema: st
         conn = await asyncpg.connect(postgres_dsn)
         async with conn.transaction():
             taken = await conn.fetch(
-                f"SELECT {quoted(schema)}.pick(ARRAY['a', 'b'], 10, '{{}}', 0, "
+                f"SELECT {quoted(schema)}.pick(now(), ARRAY['a', 'b'], 10, '{{}}', 0, "
                 "'{}', '{}', '{}', '{}') "
                 f"FROM set_config('search_path', {_literal(quoted(schema))}, true)"
             )
@@ -203,3 +203,26 @@ async def test_claims_lock_only_what_they_hand_out(postgres_dsn: str, schema: st
 
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+async def test_a_clock_that_was_set_back_costs_only_until_nothing_is_left_from_before(
+    postgres_dsn: str, schema: str
+) -> None:
+    """F20: what was enqueued in a wrong future is handed out now; then nobody looks for it any more."""
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        await store.enqueue_many(tasks(2))
+        conn = await asyncpg.connect(postgres_dsn)
+        ahead = "interval '10 years'"
+        await conn.execute(
+            f"SET search_path = {quoted(schema)}; UPDATE latest SET at = at + {ahead}; "
+            f"UPDATE task SET due = due + {ahead}, enqueued_at = enqueued_at + {ahead}"
+        )
+        await store.enqueue_many(tasks(1))
+        assert len(await store.claim("ann", limit=2)) == 2
+        await store.prune()
+        still = "SELECT at > now() FROM latest"
+        assert await conn.fetchval(still)
+        assert len(await store.claim("ann", limit=2)) == 1
+        await store.prune()
+        assert not await conn.fetchval(still)
+        await conn.close()

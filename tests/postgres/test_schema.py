@@ -175,4 +175,4 @@ async def test_the_tables_are_made_for_a_queue(postgres_dsn: str, schema: str) -
         "task_ended": False,
     }
     assert {option.split("=")[0] for option in options} >= {"fillfactor", "autovacuum_vacuum_scale_factor"}
-    assert newest() == 2
+    assert newest() == 3

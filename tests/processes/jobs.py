@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -105,3 +106,33 @@ async def stays_here(value: int) -> tuple[int, int]:
 @q.task(executor="process", queue="cpu")
 def beside_others() -> int:
     return os.getpid()
+
+
+@q.task(executor="process", queue="cpu")
+def leaves_a_thread(ctx: Context, file: str) -> None:
+    """Its thread speaks when the file is there, and then removes it."""
+
+    def speak() -> None:
+        while not os.path.exists(file):
+            time.sleep(0.002)
+        ctx.progress(99, 100)
+        assert not ctx.cancelled
+        os.remove(file)
+
+    threading.Thread(target=speak, daemon=True).start()
+
+
+@q.task(executor="process", queue="cpu")
+def lets_it_speak(ctx: Context, file: str) -> None:
+    ctx.progress(1, 2)
+    Path(file).touch()
+    while os.path.exists(file):
+        time.sleep(0.002)
+    Path(f"{file}.spoken").touch()
+    while not os.path.exists(f"{file}.end"):
+        time.sleep(0.002)
+
+
+@q.task(max_retries=0)
+def wants_a_transaction(ctx: Context) -> None:
+    ctx.transaction()

@@ -24,11 +24,11 @@ from omniq.data.worker import Worker
 from omniq.errors import StartFailed, WorkerDied
 from omniq.logic.scaling import start_pause_s
 from omniq.pool.peer import ResultSize
+from omniq.pool.starts import Starts
 
 if TYPE_CHECKING:
     from omniq.pool.peer import Exit
 
-MAX_FAILED_STARTS: Final = 5
 START_BOUND_S: Final = 300.0
 GRACE_S: Final = 2.0  # how long an interrupted call may go on
 LAST_GRACE_S: Final = 0.5  # the same, when the pool stops and its time is up
@@ -64,7 +64,7 @@ class Engine:
         self._next_id = 1
         self._hired = 0
         self._deaths = 0  # in a row, of workers that had finished nothing
-        self._failed_starts = 0
+        self._starts = Starts()
         self._highest = 0  # the highest priority that was ever asked for
         self._is_stopping = False
         self._starting: asyncio.Future[None] | None = None
@@ -168,11 +168,11 @@ class Engine:
             worker.hand = await self._crew.hire(worker)
         except StartFailed as exc:
             self.workers.remove(worker)
-            self._failed_start(str(exc))
+            self._failed_start(str(exc), was_ready=False)
             self._replace()
 
     def prepared(self, worker: Worker) -> None:
-        self._failed_starts = 0
+        self._starts.came_to_life()
         is_complete = sum(one.is_ready for one in self.workers) == self._num_workers
         if is_complete and self._starting is not None and not self._starting.done():
             self._starting.set_result(None)
@@ -195,10 +195,12 @@ class Engine:
         logger.warning("data worker {worker} died: {exit}", worker=worker.number, exit=str(exit))
         running = 0 if worker.hand is None else worker.hand.running
         lost = worker.lost(running)
-        if not worker.was_ready:
-            self._failed_start(str(exit))
         for nth, (item, was_running) in enumerate(lost):
             self._lost(item, was_running, is_first=nth == 0, exit=exit)
+        if worker.has_finished or any(was_running for _, was_running in lost):
+            self._starts.did_something()
+        else:
+            self._failed_start(str(exit), was_ready=worker.was_ready)
         # What finished something was no bad start: it is replaced at once, however often that happens.
         self._deaths = 0 if worker.has_finished else self._deaths + 1
         self._replace()
@@ -207,19 +209,20 @@ class Engine:
     def _replace(self) -> None:
         if not self._is_stopping:
             self.restarts += 1
-            pause_s = max(start_pause_s(self._deaths), start_pause_s(self._failed_starts))
+            pause_s = max(start_pause_s(self._deaths), start_pause_s(self._starts.fruitless))
             self._begin(self._hire(pause_s))
 
-    def _failed_start(self, cause: str) -> None:
+    def _failed_start(self, cause: str, *, was_ready: bool) -> None:
         """With no hope for a worker, what waits for one would wait for ever."""
-        self._failed_starts += 1
+        self._starts.failed(was_ready=was_ready)
         self._refuse_start(StartFailed(f"a worker could not be started: {cause}"), None)
-        if self._failed_starts >= MAX_FAILED_STARTS:
-            text = f"{self._failed_starts} workers in a row could not start, the last one: {cause}"
-            for item in self._waiting.take_all():
-                self._hatch.started(item)
-                while item.left:
-                    self.failed(item, WorkerDied(f"{item.name} did not run: {text}", cause))
+        if any(worker.is_ready for worker in self.workers) or not self._starts.is_hopeless(self._max_losses):
+            return
+        text = f"{self._starts.fruitless} workers in a row could not start, the last one: {cause}"
+        for item in self._waiting.take_all():
+            self._hatch.started(item)
+            while item.left:
+                self.failed(item, WorkerDied(f"{item.name} did not run: {text}", cause))
 
     def _refuse_start(self, refusal: StartFailed, cause: Exception | None) -> None:
         if self._starting is not None and not self._starting.done():

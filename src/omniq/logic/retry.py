@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
+from msgspec.structs import replace
+
+from omniq.task import Duration, Failed, TaskError, seconds
 
 JITTER_SHARE = 0.1
 # 2**64 seconds is beyond every cap; a larger exponent would only cost time.
@@ -29,6 +34,38 @@ class RetryPolicy(Struct, frozen=True):
         assert 0 <= jitter < 1
         delay_s = doubled(self.base_s, attempts)
         return min(delay_s * (1 + JITTER_SHARE * jitter), self.max_s)
+
+
+class RetryRules(Struct, frozen=True):
+    """What a task says about its own retries. Exceptions go by the names of their classes."""
+
+    retry_on: frozenset[str] | None = None  # only these are retried; None: whatever is raised
+    give_up_on: frozenset[str] = frozenset()  # these never are
+    delay: float | Callable[[int, TaskError], Duration] | None = None  # None: the backoff of the worker
+
+    def judged(self, failed: Failed, attempt: int) -> Failed:
+        """The failure of the run `attempt`, as these rules see it.
+
+        What the body itself asked for, with `Retry` or `GiveUp`, counts before them.
+        """
+        if failed.final:
+            return failed
+        if self._gives_up(failed.kinds):
+            return replace(failed, final=True)
+        if failed.delay_s is not None or self.delay is None:
+            return failed
+        delay = self.delay(attempt, failed.error) if callable(self.delay) else self.delay
+        return replace(failed, delay_s=max(0.0, seconds(delay, "retry_delay")))
+
+    def _gives_up(self, kinds: tuple[str, ...]) -> bool:
+        if not kinds:
+            return False
+        return not self.give_up_on.isdisjoint(kinds) or (
+            self.retry_on is not None and self.retry_on.isdisjoint(kinds)
+        )
+
+
+NO_RULES = RetryRules()
 
 
 def doubled(base_s: float, times: int) -> float:

@@ -38,7 +38,5 @@ class Backlog:
         """Remove it; says whether it was here."""
         return self._waiting.pop(message.id, None) is not None
 
-    def take_all(self) -> list[Message]:
-        waiting = list(self._waiting.values())
-        self._waiting.clear()
-        return waiting
+    def all(self) -> list[Message]:
+        return list(self._waiting.values())

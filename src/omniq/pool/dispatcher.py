@@ -25,13 +25,13 @@ from omniq.pool.eager import Eager
 from omniq.pool.limits import WorkerLimits
 from omniq.pool.message import Ending, Message
 from omniq.pool.registry import WorkerData
+from omniq.pool.starts import Starts
 from omniq.pool.worker import COMING, GONE, PoolWorker
 
 if TYPE_CHECKING:
     from omniq.pool.process import Child, Exit
 
 RANGE_CHECKS: Final = 8  # how often, within its timeout, a call of a range is looked at
-MAX_FAILED_STARTS: Final = 5
 REMEMBERED_ENDS: Final = 20
 
 
@@ -57,7 +57,7 @@ class Dispatcher:
         self.deaths = 0  # in a row, without a finished call in between
         self.last_death_at = 0.0
         self.ends: deque[Ended] = deque(maxlen=REMEMBERED_ENDS)
-        self._failed_starts = 0
+        self._starts = Starts()
         self._clock = clock
         self._grace_s = grace_s
         self._eager = Eager()
@@ -122,7 +122,7 @@ class Dispatcher:
             worker.bind(child)
             worker.enter("ready")
             self.workers.line_up(worker)
-        self._failed_starts = 0
+        self._starts.came_to_life()
         await self._drain()
 
     def outcomes(self, worker: PoolWorker, first_id: int, outcomes: Sequence[Outcome]) -> None:
@@ -140,7 +140,10 @@ class Dispatcher:
     async def _note(self, worker: PoolWorker, call_id: int, note: Any) -> None:
         async with worker.lock:
             message = worker.current_task
-        if isinstance(message, Message) and message.options.on_note is not None:
+            # A thread may outlive the call that started it, and what it says then is not about the next one.
+            if not isinstance(message, Message) or call_id not in message.unreported:
+                return
+        if message.options.on_note is not None:
             try:
                 message.options.on_note(note)
             except Exception as exc:  # somebody else's code: it must not take the pool with it
@@ -159,6 +162,7 @@ class Dispatcher:
             if worker.status == "ready":
                 self._go_on(worker)
         self.deaths = 0
+        self._starts.did_something()
         # Only now: whoever waits for the result finds the worker free again.
         self.conclude(message)
         if self.backlog:
@@ -190,16 +194,19 @@ class Dispatcher:
     async def _exited(self, worker: PoolWorker, exit: str, running: int) -> None:
         async with worker.lock:
             was, cause = worker.status, worker.condemned or exit
-            condemned = bool(worker.condemned)
+            is_our_doing = was in GONE or was == "stopping" or bool(worker.condemned)
+            did_something = worker.calls_done > 0 or running > 0
             message = worker.finish_task(0)
             worker.enter("retired" if was == "exited" else "error", "" if was == "exited" else cause)
             self.ends.append(Ended(worker.id, worker.view.pid, worker.since, worker.reason))
-        if was not in GONE and was != "stopping" and not condemned:
+        if not is_our_doing:
             self._count_death(worker, cause)
-        if was in COMING:
-            self.start_failed(cause)
         if isinstance(message, Message):
             self._lost(message, running, cause)
+        if did_something:
+            self._starts.did_something()
+        elif not is_our_doing:
+            await self._start_failed(cause, was_ready=was not in COMING)
         self._tell_exit()
 
     async def not_started(self, worker: PoolWorker, cause: str) -> None:
@@ -208,7 +215,7 @@ class Dispatcher:
             worker.enter("error", cause)
             self.ends.append(Ended(worker.id, None, worker.since, cause))
         self._count_death(worker, cause)
-        self.start_failed(cause)
+        await self._start_failed(cause, was_ready=False)
         self._tell_exit()
 
     def _tell_exit(self) -> None:
@@ -226,15 +233,18 @@ class Dispatcher:
             self.deaths += 1
             self.last_death_at = self._clock.monotonic()
 
-    def start_failed(self, cause: str) -> None:
+    async def _start_failed(self, cause: str, *, was_ready: bool) -> None:
         """With no hope for a worker, what waits for one would wait for ever."""
-        self._failed_starts += 1
-        if self._failed_starts < MAX_FAILED_STARTS:
-            return
-        text = f"{self._failed_starts} workers in a row could not start, the last one: {cause}"
-        for message in self.backlog.take_all():
-            message.fail(lambda name: WorkerDied(f"{name} did not run: {text}", cause))
-            self.conclude(message)
+        self._starts.failed(was_ready=was_ready)
+        if await self.workers.count(lambda worker: worker.status == "ready"):
+            return  # those who live will come to what waits
+        text = (
+            f"{self._starts.fruitless} workers in a row died before they began a call, the last one: {cause}"
+        )
+        for message in self.backlog.all():
+            if self._starts.is_hopeless(message.options.retries) and self.backlog.take(message):
+                message.fail(lambda name: WorkerDied(f"{name} did not run: {text}", cause))
+                self.conclude(message)
 
     def _lost(self, message: Message, running: int, cause: str) -> None:
         message.lost(running, cause)
@@ -262,7 +272,8 @@ class Dispatcher:
             self.backlog.take(message)
             message.fail(why)
             self.conclude(message)
-        self.deaths = self._failed_starts = self.excess = 0
+        self.deaths = self.excess = 0
+        self._starts = Starts()
 
     async def all_ended(self) -> int:
         """Wait until everything that is here now has ended; says how many messages that were."""

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from omniq.pool.process import Child
     from omniq.pool.worker import PoolWorker
 
-# Processes may be killed by anything at any time; this many in a row is no coincidence.
+# Processes may be killed by anything at any time. This many in a row before a call begins are no coincidence,
+# unless it may be retried more often than that.
 MAX_FALSE_STARTS: Final = 5
 
 Ending: TypeAlias = Literal["timeout", "cancel"]
@@ -153,7 +154,7 @@ class Message:
     def _lost_on_the_way(self, cause: str) -> None:
         """Not the call's fault, most likely; but what kills every process that reads it must not go on."""
         self.false_starts += 1
-        if self.false_starts >= MAX_FALSE_STARTS:
+        if self.false_starts >= max(MAX_FALSE_STARTS, self.options.retries + 1):
             text = (
                 f"{self.false_starts} processes in a row died before {self.name} began, the last one: {cause}"
             )

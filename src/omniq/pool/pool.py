@@ -29,6 +29,7 @@ from omniq.pool.limits import changed_limits, changed_worker_limits, pool_limits
 from omniq.pool.message import CallOptions, Message
 from omniq.pool.process import Template
 from omniq.pool.registry import WorkerData
+from omniq.pool.starting import Starting
 from omniq.pool.status import CallState, CallStatus, EndedWorker, PoolState, PoolStatus, WorkerStatus
 from omniq.pool.worker import GONE, PoolWorker
 from omniq.task import Duration, positive_seconds
@@ -86,8 +87,7 @@ class WorkerPool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._template: Template | None = None
         self._scaling: asyncio.Task[None] | None = None
-        self._starting: asyncio.Task[None] | None = None
-        self._starters = 0  # those who wait for it
+        self._starting: Starting | None = None
         self._ending: asyncio.Task[None] | None = None
 
     # --- life ---
@@ -96,10 +96,11 @@ class WorkerPool:
         """Start the first workers. Once is enough; a second time does nothing.
 
         Whoever else calls this meanwhile waits for the same start, and fails with it. It is given up when
-        nobody waits for it any more, and when the pool is shut down. Then nothing is left of it.
+        nobody waits for it any more, and when the pool is shut down. Then nothing is left of it: where this
+        raises, also CancelledError in the last moment, the pool does not run unless somebody else started it.
         """
-        while (starting := self._starting) is not None and starting.cancelling():
-            await asyncio.wait([starting])  # what was given up is undone first
+        while (starting := self._starting) is not None and starting.is_given_up:
+            await starting.over()  # what was given up is undone first
         if self._state in ("closing", "closed"):
             raise PoolClosed("this pool was shut down; make a new WorkerPool")
         if starting is None:
@@ -108,31 +109,17 @@ class WorkerPool:
                 return self
             self._state = "running"
             self._loop = asyncio.get_running_loop()
-            starting = self._starting = self._loop.create_task(self._begin())
-            starting.add_done_callback(_seen)
-        await self._started(starting)
+            starting = self._starting = Starting(self._begin)
+        await starting.wait()
         return self
 
-    async def _started(self, starting: asyncio.Task[None]) -> None:
-        self._starters += 1
-        try:
-            await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            this = asyncio.current_task()
-            if starting.cancelled() and (this is None or not this.cancelling()):
-                raise PoolClosed("this pool was shut down while it started; make a new WorkerPool") from None
-            raise
-        finally:
-            self._starters -= 1
-            if not self._starters and not starting.done():
-                await _given_up(starting)
-
-    async def _begin(self) -> None:
+    async def _begin(self, start: Starting) -> None:
         self._template = self._new_template()
         try:
             await self._template.start()
             await self._autoscaler.look()
             await self._spawning.join()
+            await start.taken()
             self._scaling = asyncio.get_running_loop().create_task(self._autoscaler.run())
         except BaseException as exc:
             if self._state == "running":
@@ -181,7 +168,7 @@ class WorkerPool:
 
     async def _end(self, patience_s: float | None) -> None:
         if self._starting is not None:
-            await _given_up(self._starting)
+            await self._starting.end()
         try:
             await self._let_calls_end(patience_s)
         finally:
@@ -409,12 +396,6 @@ class WorkerPool:
             return
         async with worker.lock:
             worker.bind(child)
-
-
-async def _given_up(starting: asyncio.Task[None]) -> None:
-    if not starting.cancelling():  # a second time would cut short how it is undone
-        starting.cancel()
-    await asyncio.wait([starting])
 
 
 def _seen(future: asyncio.Future[Any]) -> None:

@@ -54,7 +54,7 @@ def calls_of(body: memoryview, count: int) -> Iterator[Call]:
 
 
 class CurrentCall:
-    """What a body may know and say while it runs."""
+    """What a body may know and say while it runs. It stays about this call, in whatever thread, for ever."""
 
     def __init__(self, server: Server, call_id: int) -> None:
         self._server = server
@@ -66,7 +66,9 @@ class CurrentCall:
         return self._server.page.posted().has(self.call_id)
 
     def note(self, value: Any) -> None:
-        """Tell the parent something while the call runs."""
+        """Tell the parent something while the call runs. What is said after its end is about nothing."""
+        if not self._server.is_running(self.call_id):
+            return
         self._server.send([wire.frame(wire.NOTE, self.call_id, calls.dump_in_band(value))])
 
 
@@ -95,6 +97,9 @@ class Server:
     def current(self) -> CurrentCall | None:
         call_id = packed.running(self.page, self._run)
         return CurrentCall(self, call_id) if call_id else None
+
+    def is_running(self, call_id: int) -> bool:
+        return packed.running(self.page, self._run) == call_id
 
     def _run_message(self, frame: Frame) -> None:
         body, left = frame.body, frame.extra

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from loguru import logger
 from msgspec import Struct
@@ -28,6 +29,8 @@ from msgspec import Struct
 from omniq.clock import REAL_CLOCK, Clock
 from omniq.errors import CorruptRecord, InvalidOption, StoreUnavailable, Unsupported
 from omniq.logic.lifecycle import arrive
+from omniq.parcel import Parcel, TakenIn
+from omniq.schedule import Fired, Schedule
 from omniq.serializer import Encoded, MsgpackSerializer, Serializer
 from omniq.task import (
     Action,
@@ -67,6 +70,27 @@ class Capabilities(Struct, frozen=True):
     joins: bool = False  # `conn=` joins the caller's own transaction
     durable: bool = False  # tasks outlive the process
     here: bool = False  # `enqueue_here`: it lives in this process, and a blocking caller needs no event loop
+    transacts: bool = False  # `begin`: what a body writes there and its success are one
+
+
+class Transaction(Protocol):
+    """A body's own transaction in the store's database, which the success of its task joins at the end."""
+
+    def block(self) -> AbstractAsyncContextManager[Any]:
+        """A connection. What an exception that leaves the block has written there is undone."""
+        ...
+
+    async def settle(self, settlement: Settlement) -> Answer:
+        """Settle and commit where the run is still held; otherwise undo everything.
+
+        `StoreUnavailable`: nobody knows whether it was committed; settling anything else tells, because it
+        is stale then. Any other exception is the database's about what the body wrote; nothing is kept.
+        """
+        ...
+
+    async def undo(self) -> None:
+        """Forget what was written. Never raises."""
+        ...
 
 
 class BaseStorage(ABC):
@@ -157,6 +181,7 @@ class BaseStorage(ABC):
 
         Same id and same content is "already there"; same id and other content is `IdConflict`. A unique
         key that a living task holds is skipped, raises `DuplicateTask`, or replaces a waiting one's call.
+        Where more tasks than `limit_queue` allows would wait in a queue, it is `QueueFull`.
         """
         ids: list[Enqueued] = []
         for task in tasks:
@@ -220,6 +245,10 @@ class BaseStorage(ABC):
         _, claims = await self.exchange((), wish)
         return claims
 
+    async def begin(self) -> Transaction:
+        """A transaction for one run of a body, on a connection of its own."""
+        raise self._lacks("begin")
+
     async def renew(self, worker: str, lease: float, holding: Iterable[Held] = ()) -> Renewal:
         """Extend every lease of `worker` (T3) and say what it holds, what it lost, what to cancel."""
         raise self._lacks("renew")
@@ -263,9 +292,92 @@ class BaseStorage(ABC):
     async def resume(self, queue: str) -> None:
         raise self._lacks("resume")
 
+    async def limit_queue(self, queue: str, max_depth: int | None) -> None:
+        """From now on at most `max_depth` tasks may wait in `queue` for whoever enqueues; None: any number.
+
+        Counted are the PENDING ones, due or not. Retries, give-backs and lapsed leases are never refused.
+        """
+        raise self._lacks("limit_queue")
+
+    async def queue_limits(self) -> dict[str, int]:
+        """The queues that have a limit."""
+        return {}
+
     async def prune(self, limit: int = 1000) -> int:
         """Delete at most `limit` final tasks whose retention is over (T16)."""
         return 0
+
+    # --- the batched verbs: schedules ------------------------------------------------------------
+
+    async def save_schedule(self, schedule: Schedule) -> Schedule:
+        """Keep a schedule under its name, and return it as it is kept.
+
+        Saving again what is there changes nothing, so every process may do it when it starts. Other times
+        (`every`, `cron`, `tz`) count from now; another call, `catch_up` or `overlap` changes no tick. One
+        that is paused stays paused. A cron line that never fires is `InvalidOption`.
+        """
+        raise self._lacks("save_schedule")
+
+    async def schedules(self) -> list[Schedule]:
+        """All of them by name. One that cannot be read is reported and passed over."""
+        return []
+
+    async def fire_due(self, limit: int = 100) -> Fired:
+        """Make the tasks of at most `limit` schedules whose next tick has come by the store's clock.
+
+        Anybody may call this at any time, and many at once. A tick is one task, whose id is the schedule's
+        name, "@" and the tick (`nightly@2030-01-01T02:00:00Z`): where that id is known, or its unique key
+        held, or its queue full, no task is made. The tasks and the schedule's next tick are one atomic
+        write, which happens only if nobody changed the schedule meanwhile. What becomes of the tasks never
+        stops a schedule. Which ticks, after a downtime: `omniq.logic.schedule.advance`. One schedule that
+        cannot be read, or whose time zone is unknown here, is reported and passed over, and stops no other.
+        """
+        return Fired()
+
+    async def pause_schedule(self, name: str) -> None:
+        """No ticks until `resume_schedule`, which goes on with the next one. Unknown names: `NotFound`."""
+        raise self._lacks("pause_schedule")
+
+    async def resume_schedule(self, name: str) -> None:
+        raise self._lacks("resume_schedule")
+
+    async def run_schedule(self, name: str, task_id: str | None = None) -> Enqueued:
+        """Make a task of the schedule's call now, beside its ticks, also while it is paused."""
+        raise self._lacks("run_schedule")
+
+    async def delete_schedule(self, name: str) -> None:
+        """Forget a schedule; the tasks that it made stay. Unknown names: `NotFound`."""
+        raise self._lacks("delete_schedule")
+
+    # --- the batched verbs: moving to another store ----------------------------------------------
+
+    async def take_out(self, limit: int = 500) -> Parcel | None:
+        """Take at most `limit` tasks that do not run out of this store, to be moved to another one.
+
+        Waiting ones first, in claim order, then ended ones; with each its history. The first parcel also has
+        the schedules, the paused queues and the queues' limits. Nobody can claim or find any longer what is
+        in a parcel. It is kept here, in the same atomic write, until `drop_parcel`: until then this returns
+        the same one again. None: there is nothing left that could be moved. What cannot be read is reported
+        and stays.
+        """
+        raise self._lacks("take_out")
+
+    async def take_in(self, parcel: Parcel) -> TakenIn:
+        """Keep what is in a parcel of another store, all or nothing. Taking it in again changes nothing.
+
+        Tasks keep id, epoch, attempts, losses, status, moments, result and history. An id that is known here
+        with the same call is left as it is; with another call it is `IdConflict`. A waiting task whose unique
+        key is held here is kept as CANCELLED, for people to decide. A schedule that is here already stays as
+        it is here. Limits do not apply. Where the parcel was taken out of this very store, it is back
+        afterwards, and forgotten.
+        """
+        raise self._lacks("take_in")
+
+    async def drop_parcel(self, parcel_id: str) -> None:
+        """Forget a parcel that was taken out, once it is safe elsewhere. May be repeated."""
+        raise self._lacks("drop_parcel")
+
+    # --- the batched verbs: workers --------------------------------------------------------------
 
     async def beat(self, worker: WorkerInfo) -> None:
         """Say that a worker lives, and what it does."""

@@ -18,8 +18,10 @@ from loguru import logger
 from omniq.clock import Clock, wait_for_event
 from omniq.errors import CorruptRecord, InvalidOption, StoreUnavailable
 from omniq.storage.base import Claimed
-from omniq.storage.batched import BatchedStorage, check_moment, unknown
+from omniq.storage.batched import check_moment, unknown
+from omniq.storage.moving import EmbeddedMoving
 from omniq.storage.rows import Rows
+from omniq.storage.scheduling import EmbeddedSchedules
 from omniq.task import (
     MAX_NAME_CHARS,
     Answer,
@@ -138,7 +140,7 @@ class Bell:
             listener.ring(due=due, result=result)
 
 
-class EmbeddedStorage(BatchedStorage):
+class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
     """Every verb of the contract over `Rows`."""
 
     def __init__(self) -> None:
@@ -270,6 +272,14 @@ class EmbeddedStorage(BatchedStorage):
     async def resume(self, queue: str) -> None:
         queue_name(queue)
         await self._do(lambda rows: rows.resume(queue))
+
+    async def limit_queue(self, queue: str, max_depth: int | None) -> None:
+        queue_name(queue)
+        most = None if max_depth is None else count(max_depth, "max_depth", least=0)
+        await self._do(lambda rows: rows.put_limit(queue, most))
+
+    async def queue_limits(self) -> dict[str, int]:
+        return await self._look(lambda rows: rows.limits())
 
     async def beat(self, worker: WorkerInfo) -> None:
         await self._do(lambda rows: rows.beat(worker))

@@ -8,12 +8,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar, TypeVar
 
 from omniq.clock import REAL_CLOCK, Clock
 from omniq.logic import lifecycle
+from omniq.schedule import Schedule
 from omniq.storage.base import Capabilities
 from omniq.storage.batched import HISTORY_LIMIT
 from omniq.storage.embedded import Bell, EmbeddedStorage
@@ -54,6 +56,10 @@ class MemoryRows(Rows):
         self._gone: dict[str, tuple[bytes, float]] = {}
         self._paused: set[str] = set()
         self._workers: dict[str, WorkerInfo] = {}
+        self._schedules: dict[str, Schedule] = {}
+        self._waiting: Counter[str] = Counter()
+        self._limits: dict[str, int] = {}
+        self._parcels: dict[str, bytes | None] = {}
 
     def now(self) -> datetime:
         return self.clock.now()
@@ -69,6 +75,8 @@ class MemoryRows(Rows):
     def put(self, task: StoredTask) -> None:
         before = self.tasks.get(task.id)
         self.tasks[task.id] = task
+        self._count(before, -1)
+        self._count(task, 1)
         if before is not None and before.owner is not None and task.owner is None:
             self._leases.pop(task.id, None)
             self._owned[before.owner].discard(task.id)
@@ -96,14 +104,18 @@ class MemoryRows(Rows):
             keep_s = self.result_ttl_s if task.result_ttl is None else task.result_ttl
         return finished_at + timedelta(seconds=keep_s)
 
+    def _count(self, task: StoredTask | None, change: int) -> None:
+        if task is not None and task.status is TaskStatus.PENDING:
+            self._waiting[task.queue] += change
+
     def hold(self, task: StoredTask, claim: Claim) -> None:
+        self._count(self.tasks.get(task.id), -1)
         self.tasks[task.id] = task
         self._leases[task.id] = (self.clock.monotonic() + claim.lease, claim.claim_id)
         self._owned.setdefault(claim.worker, set()).add(task.id)
 
     def remove(self, task: StoredTask, remember_s: float) -> None:
-        del self.tasks[task.id]
-        self._runs.pop(task.id, None)
+        self.move_away(task)
         now = self.clock.monotonic()
         # Kept in order of forgetting, so only the oldest need a look.
         while self._gone and next(iter(self._gone.values()))[1] <= now:
@@ -267,6 +279,67 @@ class MemoryRows(Rows):
 
     def ended(self, ids: Sequence[str]) -> set[str]:
         return {i for i in ids if i not in self.tasks or self.tasks[i].result_status is not None}
+
+    # --- schedules -------------------------------------------------------------------------------
+
+    def schedule(self, name: str) -> Schedule | None:
+        return self._schedules.get(name)
+
+    def schedules(self) -> list[Schedule]:
+        return [self._schedules[name] for name in sorted(self._schedules)]
+
+    def schedules_due(self, now: datetime, limit: int) -> list[Schedule]:
+        due = [(one.next_at, one.name) for one in self._schedules.values() if one.next_at is not None]
+        return [self._schedules[name] for at, name in heapq.nsmallest(limit, due) if at <= now]
+
+    def next_tick(self) -> datetime | None:
+        return min((one.next_at for one in self._schedules.values() if one.next_at), default=None)
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        self._schedules[schedule.name] = schedule
+
+    def drop_schedule(self, name: str) -> bool:
+        return self._schedules.pop(name, None) is not None
+
+    # --- limits and parcels ----------------------------------------------------------------------
+
+    def limits(self) -> dict[str, int]:
+        return dict(self._limits)
+
+    def put_limit(self, queue: str, max_depth: int | None) -> None:
+        self._limits.pop(queue, None)
+        if max_depth is not None:
+            self._limits[queue] = max_depth
+
+    def depth(self, queue: str, most: int) -> int:
+        return min(most, self._waiting[queue])
+
+    def movable(self, limit: int) -> Iterator[StoredTask]:
+        waiting = [task for task in self.tasks.values() if task.status is TaskStatus.PENDING]
+        ended = [task for task in self.tasks.values() if task.status.final]
+        waiting.sort(key=lambda task: (task.queue, -task.priority, lifecycle.due_at(task), task.seq))
+        ended.sort(key=lambda task: (task.finished_at or self.now(), task.seq))
+        return iter([*waiting, *ended][:limit])
+
+    def move_away(self, task: StoredTask) -> None:
+        self._count(task, -1)
+        del self.tasks[task.id]
+        self._runs.pop(task.id, None)
+        if task.unique_key is not None and self._keys.get(task.unique_key) == task.id:
+            del self._keys[task.unique_key]
+
+    def outgoing(self) -> bytes | None:
+        return next((body for body in self._parcels.values() if body is not None), None)
+
+    def keep_parcel(self, parcel_id: str, body: bytes | None) -> None:
+        self._parcels[parcel_id] = body
+
+    def has_receipt(self, parcel_id: str) -> bool:
+        return parcel_id in self._parcels and self._parcels[parcel_id] is None
+
+    def drop_parcel(self, parcel_id: str) -> None:
+        if self._parcels.get(parcel_id) is not None:
+            del self._parcels[parcel_id]
 
     def verify(self) -> list[str]:
         wrong: list[str] = []

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 from loguru import logger
 
-from omniq.errors import Conflict, CorruptRecord, DuplicateTask, IdConflict
+from omniq.errors import Conflict, CorruptRecord, DuplicateTask, IdConflict, QueueFull
 from omniq.logic import lifecycle
 from omniq.logic.lifecycle import Change
+from omniq.schedule import Schedule
 from omniq.storage.batched import unknown
 from omniq.task import (
     Answer,
@@ -150,6 +152,59 @@ class Rows(ABC):
     @abstractmethod
     def verify(self) -> list[str]: ...
 
+    @abstractmethod
+    def schedule(self, name: str) -> Schedule | None: ...
+
+    @abstractmethod
+    def schedules(self) -> list[Schedule]: ...
+
+    @abstractmethod
+    def schedules_due(self, now: datetime, limit: int) -> list[Schedule]:
+        """Those whose next tick has come, the one that has waited longest first."""
+
+    @abstractmethod
+    def next_tick(self) -> datetime | None: ...
+
+    @abstractmethod
+    def put_schedule(self, schedule: Schedule) -> None: ...
+
+    @abstractmethod
+    def drop_schedule(self, name: str) -> bool:
+        """Whether there was one."""
+
+    @abstractmethod
+    def limits(self) -> dict[str, int]: ...
+
+    @abstractmethod
+    def put_limit(self, queue: str, max_depth: int | None) -> None: ...
+
+    @abstractmethod
+    def depth(self, queue: str, most: int) -> int:
+        """How many tasks wait in a queue, counted up to `most`."""
+
+    @abstractmethod
+    def movable(self, limit: int) -> Iterator[StoredTask]:
+        """At most `limit` rows that do not run: waiting ones by due, then ended ones, oldest first."""
+
+    @abstractmethod
+    def move_away(self, task: StoredTask) -> None:
+        """Delete a row and its history, and remember nothing."""
+
+    @abstractmethod
+    def outgoing(self) -> bytes | None:
+        """The parcel that was taken out and not dropped yet."""
+
+    @abstractmethod
+    def keep_parcel(self, parcel_id: str, body: bytes | None) -> None:
+        """One that goes, or, without a body, the receipt of one that came."""
+
+    @abstractmethod
+    def has_receipt(self, parcel_id: str) -> bool: ...
+
+    @abstractmethod
+    def drop_parcel(self, parcel_id: str) -> None:
+        """The one that goes; receipts stay."""
+
     # --- enqueue ---------------------------------------------------------------------------------
 
     def enqueue_many(self, tasks: Sequence[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
@@ -159,6 +214,7 @@ class Rows(ABC):
         keys: dict[str, StoredTask] = {}
         changed: dict[str, StoredTask] = {}
         enqueued = [self._place(task, on_conflict, now, new, keys, changed) for task in tasks]
+        self.check_room(new.values())
         for task in new.values():
             self.insert(task)
         for task in changed.values():
@@ -196,6 +252,16 @@ class Rows(ABC):
         if key is not None:
             keys[key] = fresh
         return Enqueued(task.id, created=True)
+
+    def check_room(self, new: Iterable[StoredTask]) -> None:
+        """Only what is new is counted: an enqueue that is sent again finds itself, full or not."""
+        limits = self.limits()
+        if not limits:
+            return
+        for queue, more in Counter(task.queue for task in new).items():
+            most = limits.get(queue)
+            if most is not None and self.depth(queue, most) + more > most:
+                raise queue_full(queue, most)
 
     def _already_there(self, task: StoredTask, new: dict[str, StoredTask]) -> Enqueued | None:
         existing = new.get(task.id) or self.get(task.id)
@@ -382,6 +448,13 @@ def _left_of(claim: Claim, claimed: list[StoredTask]) -> Claim:
         return claim
     taken = sum(task.queue in claim.scarce for task in claimed)
     return replace(claim, scarce_limit=claim.scarce_limit - taken)
+
+
+def queue_full(queue: str, most: int) -> QueueFull:
+    return QueueFull(
+        f"queue {shown(queue)} may hold {most:,} waiting tasks, and is full; try again when workers have "
+        "caught up, or raise its max_depth"
+    )
 
 
 def digest(task: StoredTask) -> bytes:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from loguru import logger
 
 from omniq.clock import REAL_CLOCK, Clock
 from omniq.errors import Conflict, CorruptRecord, DuplicateTask, InvalidOption, SchemaMismatch
 from omniq.storage.base import Capabilities, Claimed
-from omniq.storage.batched import BatchedStorage, check_moment, unknown
+from omniq.storage.batched import check_moment, unknown
 from omniq.storage.embedded import MAX_PAGE, Ring, check_claim
 from omniq.storage.postgres import records
 from omniq.storage.postgres.claiming import Cursor
 from omniq.storage.postgres.connections import BORDER, Address, Connections, close
 from omniq.storage.postgres.errors import code_of, explained, missing_schema
 from omniq.storage.postgres.joining import is_drivers, run_on
-from omniq.storage.postgres.records import Row
+from omniq.storage.postgres.moving import PostgresMoving
+from omniq.storage.postgres.records import Row, can_be_kept
+from omniq.storage.postgres.schedules import PostgresSchedules
 from omniq.storage.postgres.schema import Statements, lock, migrations, newest, preamble, quoted, script, step
+from omniq.storage.postgres.transactions import BodyTransaction, Transactions
 from omniq.storage.postgres.waking import Listening, Results
 from omniq.task import (
     Answer,
@@ -46,6 +49,9 @@ from omniq.task import (
     shown,
 )
 
+if TYPE_CHECKING:
+    from omniq.storage.postgres.connections import Connection
+
 Durability = Literal["fsync", "relaxed"]
 NO_CLAIM: Final[tuple[Any, ...]] = (None, None, None, None, None, False, (), 0)
 NO_PLACES: Final[tuple[Sequence[Any], ...]] = ((), (), (), ())
@@ -53,7 +59,7 @@ NO_PLACES: Final[tuple[Sequence[Any], ...]] = ((), (), (), ())
 EAR_S: Final = 30.0
 
 
-class PostgresStorage(BatchedStorage):
+class PostgresStorage(PostgresSchedules, PostgresMoving):
     """Tasks in a schema of a PostgreSQL database, on the server's clock.
 
     `durability="relaxed"` commits without waiting for the disk: the last moments may be lost when the server
@@ -61,7 +67,7 @@ class PostgresStorage(BatchedStorage):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        batched=True, leases=True, wakes=True, joins=True, durable=True
+        batched=True, leases=True, wakes=True, joins=True, durable=True, transacts=True
     )
     # A timer may ring a little before the server's clock shows the moment.
     late_s: ClassVar[float] = 0.002
@@ -105,6 +111,7 @@ class PostgresStorage(BatchedStorage):
         connections = Connections(self._address)
         self._due, self._ended = Ring(), Ring()
         self._listening = Listening(self._address, connections.is_ours)
+        self._transactions = Transactions(self._address, self._settle_on)
         self._results = Results(self._ended, self.clock, self._look_for_ends)
         self._cursor = Cursor()
         self._look_again_at: float | None = None
@@ -130,6 +137,7 @@ class PostgresStorage(BatchedStorage):
     async def _disconnect(self) -> None:
         await self._results.stop()
         await self._listening.stop()
+        await self._transactions.close()
         connections, self._connections = self._connections, None
         if connections is not None:
             await connections.close()
@@ -138,6 +146,7 @@ class PostgresStorage(BatchedStorage):
         connections, self._connections = self._connections, None
         if connections is not None:
             self._listening.abandon()
+            self._transactions.abandon()
             connections.abandon()
 
     async def migrate(self) -> None:
@@ -292,6 +301,15 @@ class PostgresStorage(BatchedStorage):
             await self._exchange(bad, None)
         return claims
 
+    async def begin(self) -> BodyTransaction:
+        await self.open()
+        return await self._transactions.begin()
+
+    async def _settle_on(self, conn: Connection, settlement: Settlement) -> Answer:
+        said = records.settle_arguments([settlement])
+        [row] = await conn.fetch(self._sql["settle_last"], *said, self.result_ttl_s, self.failed_ttl_s)
+        return _answers(row[0], [0])[0]
+
     async def renew(self, worker: str, lease: float, holding: Iterable[Held] = ()) -> Renewal:
         positive_seconds(lease, "lease")
         known = tuple(holding)
@@ -314,7 +332,7 @@ class PostgresStorage(BatchedStorage):
 
     async def progress(self, task_id: str, epoch: int, done: float, total: float | None = None) -> bool:
         check_progress(done, total)
-        if not _possible(task_id):
+        if not can_be_kept(task_id):
             return False
         return bool(await self._ask("progress", task_id, epoch, records.json_text((done, total))))
 
@@ -377,7 +395,7 @@ class PostgresStorage(BatchedStorage):
         return None if stored is None else self.result_of(stored)
 
     async def _get(self, task_id: str) -> StoredTask | None:
-        rows = await self._ask("get", task_id) if _possible(task_id) else []
+        rows = await self._ask("get", task_id) if can_be_kept(task_id) else []
         return records.read_task(rows[0]) if rows else None
 
     async def held(self, worker: str) -> list[Held]:
@@ -415,7 +433,7 @@ class PostgresStorage(BatchedStorage):
         return int(rows[0][0])
 
     async def history(self, task_id: str) -> list[Run]:
-        rows = await self._ask("history", task_id) if _possible(task_id) else []
+        rows = await self._ask("history", task_id) if can_be_kept(task_id) else []
         return [records.read_run(row) for row in rows]
 
     async def counts(self) -> dict[str, dict[TaskStatus, int]]:
@@ -526,16 +544,8 @@ def placed(stored: Sequence[StoredTask], rows: Sequence[Row]) -> list[Enqueued]:
     return [Enqueued(row[1], created=row[2]) for row in rows]
 
 
-def _possible(task_id: str) -> bool:
-    """Whether any stored task can have this id: PostgreSQL keeps no NUL and no lone surrogate."""
-    try:
-        return "\x00" not in task_id and bool(task_id.encode())
-    except UnicodeEncodeError:
-        return False
-
-
 def _must_be_possible(task_id: str) -> None:
-    if not _possible(task_id):
+    if not can_be_kept(task_id):
         raise unknown(task_id)
 
 

@@ -7,7 +7,8 @@ half-way, is closed, and the next call opens another: who was told `StoreUnavail
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
@@ -22,6 +23,7 @@ from omniq.task import shown
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
 
+T = TypeVar("T")
 MAX_CONNECTIONS: Final = 8
 CONNECT_TIMEOUT_S: Final = 10.0
 # No statement of ours takes this long: a server that has not answered by then does not answer.
@@ -108,6 +110,12 @@ class Address:
             raise explained(exc, self.shown, self.schema) from exc
 
 
+class Ask(Protocol):
+    """A statement within a transaction."""
+
+    async def __call__(self, sql: str, *arguments: Any) -> list[Row]: ...
+
+
 class Connections:
     """At most so many at a time; who finds all of them lent waits for one."""
 
@@ -119,11 +127,23 @@ class Connections:
 
     async def fetch(self, sql: str, *arguments: Any) -> list[Row]:
         """One statement as one transaction. Repeated where others were in its way."""
+        return await self._lend(lambda conn: self._run(conn, sql, arguments))
+
+    async def together(self, work: Callable[[Ask], Awaitable[T]]) -> T:
+        """Several statements as one transaction; `work` is called again where others were in its way."""
+
+        async def in_transaction(conn: Connection) -> T:
+            async with conn.transaction():
+                return await work(lambda sql, *arguments: self._run(conn, sql, arguments))
+
+        return await self._lend(in_transaction)
+
+    async def _lend(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         async with self._free:
             for tries_left in range(TRIES - 1, -1, -1):
                 conn = self._take() or await self._connect()
                 try:
-                    rows = await self._run(conn, sql, arguments)
+                    answer = await work(conn)
                 except BaseException as exc:
                     self._return_after(conn, exc)
                     if code_of(exc) in IN_THE_WAY and tries_left:
@@ -132,7 +152,7 @@ class Connections:
                         raise self._told(exc) from exc
                     raise
                 self._idle.append(conn)
-                return rows
+                return answer
         raise AssertionError("unreachable")
 
     async def _run(self, conn: Connection, sql: str, arguments: tuple[Any, ...]) -> list[Row]:

@@ -14,11 +14,13 @@ from omniq.errors import (
     StoreError,
     StoreUnavailable,
 )
+from omniq.storage.rows import queue_full
 from omniq.task import shown
 
 ID_CONFLICT: Final = "OQ001"
 DUPLICATE: Final = "OQ002"
 CHANGES_HANDS: Final = "OQ003"
+QUEUE_FULL: Final = "OQ004"
 # Two transactions were in each other's way: the server undid one, and its caller may simply do it again.
 IN_THE_WAY: Final = frozenset({"40001", "40P01", "23505"})
 _AWAY: Final = (
@@ -48,8 +50,9 @@ def explained(exc: BaseException, where: str, schema: str) -> OmniqError:
     if code == ID_CONFLICT:
         return IdConflict(f"id {said!r} already belongs to another call; leave id out to get a fresh one")
     if code == DUPLICATE:
-        key = getattr(exc, "detail", None) or getattr(getattr(exc, "diag", None), "message_detail", "")
-        return DuplicateTask(f"unique key {shown(key or '')} is held by task {said}", said)
+        return DuplicateTask(f"unique key {shown(_detail(exc))} is held by task {said}", said)
+    if code == QUEUE_FULL:
+        return queue_full(said, int(_detail(exc) or 0))
     if code.startswith(_NO_SCHEMA):
         return SchemaMismatch(f"{missing_schema(where, schema)} ({said})")
     if code == "42501":
@@ -70,6 +73,10 @@ def missing_schema(where: str, schema: str) -> SchemaMismatch:
     return SchemaMismatch(
         f"{where} has no complete schema {shown(schema)}; run `omniq migrate`, or await storage.migrate()"
     )
+
+
+def _detail(exc: BaseException) -> str:
+    return getattr(exc, "detail", None) or getattr(getattr(exc, "diag", None), "message_detail", "") or ""
 
 
 def _first_line(exc: BaseException) -> str:

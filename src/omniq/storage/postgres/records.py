@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -152,6 +152,14 @@ def read_worker(info: str, seen_at: datetime) -> WorkerInfo:
 # --- writing -------------------------------------------------------------------------------------
 
 
+def can_be_kept(name: str) -> bool:
+    """Whether anything stored can have this id or name: PostgreSQL keeps no NUL and no lone surrogate."""
+    try:
+        return "\x00" not in name and bool(name.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def json_text(value: Any) -> str:
     try:
         return _to_json.encode(value).decode()
@@ -185,6 +193,57 @@ def enqueue_arguments(tasks: Sequence[StoredTask], on_conflict: OnConflict) -> t
         [task.on_failure for task in tasks],
         [task.result_ttl for task in tasks],
         on_conflict,
+    )
+
+
+def move_arguments(
+    tasks: Sequence[StoredTask], kept_until: Callable[[StoredTask], datetime | None]
+) -> Columns:
+    """The columns of `move_in`: tasks as another store had them."""
+    return (
+        [task.id for task in tasks],
+        [digest(task) for task in tasks],
+        [task.func_path for task in tasks],
+        [task.payload for task in tasks],
+        [task.queue for task in tasks],
+        [-task.priority for task in tasks],
+        [task.eta for task in tasks],
+        [task.expires_at for task in tasks],
+        [task.interval for task in tasks],
+        [task.timeout for task in tasks],
+        [task.max_retries for task in tasks],
+        [task.max_losses for task in tasks],
+        [task.unique_key for task in tasks],
+        [json_text(task.headers) if task.headers else None for task in tasks],
+        [task.on_failure for task in tasks],
+        [task.result_ttl for task in tasks],
+        [NUMBERS[task.status] for task in tasks],
+        [task.epoch for task in tasks],
+        [task.attempts for task in tasks],
+        [task.losses for task in tasks],
+        [task.suspicions for task in tasks],
+        [None if task.error is None else json_text(task.error) for task in tasks],
+        [None if task.progress is None else json_text(task.progress) for task in tasks],
+        [task.enqueued_at for task in tasks],
+        [task.started_at for task in tasks],
+        [task.finished_at for task in tasks],
+        [task.result for task in tasks],
+        [None if task.result_status is None else NUMBERS[task.result_status] for task in tasks],
+        [task.result_at for task in tasks],
+        [kept_until(task) for task in tasks],
+    )
+
+
+def run_arguments(runs: Sequence[tuple[int, Run]]) -> Columns:
+    """The columns of `move_runs_in`, each run with the number of its task."""
+    return (
+        [seq for seq, _ in runs],
+        [run.epoch for _, run in runs],
+        [run.owner for _, run in runs],
+        [run.started_at for _, run in runs],
+        [run.finished_at for _, run in runs],
+        [run.outcome.value for _, run in runs],
+        [None if run.error is None else json_text(run.error) for _, run in runs],
     )
 
 

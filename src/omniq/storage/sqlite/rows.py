@@ -17,9 +17,10 @@ from omniq.clock import Clock
 from omniq.errors import CorruptRecord
 from omniq.logic import lifecycle
 from omniq.storage.batched import HISTORY_LIMIT
-from omniq.storage.rows import Rows, digest
+from omniq.storage.rows import digest
 from omniq.storage.sqlite.beside import Beside
 from omniq.storage.sqlite.claiming import Head, first_due, heads
+from omniq.storage.sqlite.moving import MovingRows
 from omniq.storage.sqlite.records import (
     CLAIM,
     EPOCH,
@@ -93,7 +94,7 @@ def _marks(values: Sequence[object]) -> str:
     return ", ".join("?" * len(values))
 
 
-class SQLiteRows(Rows):
+class SQLiteRows(MovingRows):
     """Rows over one connection. `boot` is this machine's number in `omniq_boot`."""
 
     def __init__(self, conn: sqlite3.Connection, clock: Clock, beside: Beside, boot: int) -> None:
@@ -153,6 +154,8 @@ class SQLiteRows(Rows):
         """Insert all of `tasks` if every id and key is new; otherwise leave everything as it was."""
         now = self.now()
         if self._one("SELECT 1 FROM omniq_gone LIMIT 1") is not None and self._any_remembered(tasks, now):
+            return False
+        if not self.limits().keys().isdisjoint(task.queue for task in tasks):
             return False
         if not self._insert_all([lifecycle.arrive(task, now) for task in tasks]):
             return False

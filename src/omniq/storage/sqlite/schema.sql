@@ -71,3 +71,10 @@ CREATE INDEX omniq_gone_until ON omniq_gone (until);
 CREATE TABLE omniq_paused (queue TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE omniq_worker (id TEXT PRIMARY KEY, info BLOB NOT NULL, seen_at INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE omniq_boot (boot INTEGER PRIMARY KEY, boot_id TEXT NOT NULL UNIQUE);
+
+CREATE TABLE omniq_schedule (name TEXT PRIMARY KEY, next_at INTEGER, record BLOB NOT NULL) WITHOUT ROWID;
+CREATE INDEX omniq_schedule_next ON omniq_schedule (next_at) WHERE next_at IS NOT NULL;
+
+CREATE TABLE omniq_limit (queue TEXT PRIMARY KEY, max_depth INTEGER NOT NULL) WITHOUT ROWID;
+-- On its way to another store, or, without a body, the receipt of one that came from there.
+CREATE TABLE omniq_parcel (id TEXT PRIMARY KEY, at INTEGER NOT NULL, body BLOB);

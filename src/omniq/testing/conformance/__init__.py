@@ -15,7 +15,7 @@ import pytest
 
 for _name in (
     *("case", "seed", "lifecycle", "byhand", "fence", "claims", "unique", "leases", "results"),
-    *("looking", "waiting", "verbs", "badinput"),
+    *("looking", "waiting", "verbs", "badinput", "schedules", "limits", "moving"),
 ):
     # So that a failing assert here shows its values, as in any other test file.
     pytest.register_assert_rewrite(f"{__name__}.{_name}")
@@ -28,8 +28,11 @@ from omniq.testing.conformance.claims import Claims  # noqa: E402
 from omniq.testing.conformance.fence import Fence, Repeats  # noqa: E402
 from omniq.testing.conformance.leases import Leases  # noqa: E402
 from omniq.testing.conformance.lifecycle import Lifecycle  # noqa: E402
+from omniq.testing.conformance.limits import Limits  # noqa: E402
 from omniq.testing.conformance.looking import Looking  # noqa: E402
+from omniq.testing.conformance.moving import Moving  # noqa: E402
 from omniq.testing.conformance.results import History, Results  # noqa: E402
+from omniq.testing.conformance.schedules import Schedules  # noqa: E402
 from omniq.testing.conformance.seed import SeedConformance  # noqa: E402
 from omniq.testing.conformance.unique import Unique  # noqa: E402
 from omniq.testing.conformance.verbs import AsBackend, BlockingEnqueue, SeedVerbs  # noqa: E402
@@ -55,6 +58,9 @@ class StorageConformance(
     BlockingEnqueue,
     AsBackend,
     BadInput,
+    Schedules,
+    Limits,
+    Moving,
     SeedConformance[BatchedStorage],
 ):
     """Everything. Override `open`."""

@@ -79,10 +79,19 @@ CREATE TABLE run (
 CREATE TABLE queue (name text COLLATE "C" NOT NULL);
 CREATE INDEX queue_name ON queue (name);
 
+-- The latest moment at which anything was enqueued, to about ten seconds. The clock is behind it only after it was
+-- set back; tasks without an eta that were enqueued before that are due all the same.
+CREATE TABLE latest (at timestamptz NOT NULL);
+INSERT INTO latest VALUES ('-infinity');
+
 CREATE TABLE paused (queue text COLLATE "C" PRIMARY KEY);
+CREATE TABLE queue_limit (queue text COLLATE "C" PRIMARY KEY, max_depth bigint NOT NULL);
 CREATE TABLE gone (id text COLLATE "C" PRIMARY KEY, digest bytea NOT NULL, until timestamptz NOT NULL);
 CREATE INDEX gone_until ON gone (until);
 CREATE TABLE worker (id text COLLATE "C" PRIMARY KEY, info text NOT NULL, seen_at timestamptz NOT NULL);
 
 -- Until when somebody waits for results: a notification serialises commits, so it is sent only if one listens.
 CREATE UNLOGGED TABLE ear (until timestamptz NOT NULL);
+
+-- On its way to another store, or, without a body, the receipt of one that came from there.
+CREATE TABLE parcel (id text COLLATE "C" PRIMARY KEY, at timestamptz NOT NULL, body bytea);

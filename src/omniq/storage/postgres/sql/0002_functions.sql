@@ -64,7 +64,18 @@ DECLARE
     all_ids text[] := ids;
     all_digests bytea[] := digests;
     next_new integer := 1;
+    limited boolean;
+    filled text[];  -- the queues of what was created
 BEGIN
+    -- One at a time where a queue has a limit, or two could fill the last place of it.
+    PERFORM FROM queue_limit l WHERE l.queue = ANY (queues) ORDER BY l.queue FOR UPDATE;
+    limited := FOUND;
+    -- Nobody waits for this, and in another isolation level it could fail.
+    IF EXISTS (SELECT FROM latest l WHERE l.at < after(-10))
+            AND current_setting('transaction_isolation') = 'read committed' THEN
+        UPDATE latest SET at = clock() WHERE ctid = ANY (ARRAY(
+            SELECT l.ctid FROM latest l WHERE l.at < after(-10) FOR UPDATE SKIP LOCKED));
+    END IF;
     INSERT INTO queue SELECT DISTINCT q.name FROM unnest(queues) AS q (name)
         WHERE NOT EXISTS (SELECT FROM queue k WHERE k.name = q.name);
     WITH put AS (
@@ -82,6 +93,9 @@ BEGIN
         ON CONFLICT DO NOTHING RETURNING task.seq, task.id, task.digest)
     SELECT array_agg(p.id ORDER BY p.seq), array_agg(p.digest ORDER BY p.seq) INTO new_ids, new_digests FROM put p;
     IF cardinality(new_ids) = cardinality(ids) THEN
+        IF limited THEN
+            PERFORM check_depth(queues);
+        END IF;
         PERFORM ring(true, false);
         RETURN;  -- no row: everything was created
     END IF;
@@ -100,9 +114,28 @@ BEGIN
                 max_retries_of[number], max_losses_of[number], keys[number], headers_of[number],
                 on_failures[number], result_ttls[number], on_conflict) p;
         END IF;
+        IF created AND limited THEN
+            filled := filled || queues[number];
+        END IF;
         RETURN NEXT;
     END LOOP;
+    IF limited THEN
+        PERFORM check_depth(filled);
+    END IF;
     PERFORM ring(true, false);
+END $body$;
+
+-- After an insert. OQ004: more wait in one of these queues than may.
+CREATE FUNCTION check_depth(queues text[]) RETURNS void LANGUAGE plpgsql AS $body$
+DECLARE
+    full_one record;
+BEGIN
+    SELECT l.queue, l.max_depth INTO full_one FROM queue_limit l WHERE l.queue = ANY (queues) AND l.max_depth < (
+        SELECT count(*) FROM (
+            SELECT FROM task t WHERE t.status = 0 AND t.queue = l.queue LIMIT l.max_depth + 1) w) LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'OQ004', MESSAGE = full_one.queue, DETAIL = full_one.max_depth;
+    END IF;
 END $body$;
 
 -- One task that could not simply be inserted. OQ001: the id belongs to another call. OQ002: the key is held.
@@ -227,8 +260,9 @@ $body$;
 -- queue and priority, read from its cursor on: tasks that are due later are never walked over, and what was claimed
 -- before the cursor, whose dead entries stay until a vacuum, is not walked over again. The loops are lazy: below
 -- the priority where the limit is reached nothing is read. Expired tasks are passed over; `lapse` ends them.
+-- `horizon` is now, unless the clock was set back: up to there what has no eta is due.
 CREATE FUNCTION pick(
-    names text[], wanted bigint, scarce text[], scarce_limit bigint,
+    horizon timestamptz, names text[], wanted bigint, scarce text[], scarce_limit bigint,
     at_queues text[], at_ranks smallint[], at_dues timestamptz[], at_seqs bigint[])
 RETURNS tid[] LANGUAGE plpgsql AS $body$
 DECLARE
@@ -241,8 +275,8 @@ BEGIN
                 ON a.queue = names[1] AND a.rank = r.rank
             CROSS JOIN LATERAL (
                 SELECT t.ctid AS place FROM task t WHERE t.status = 0 AND t.queue = names[1]
-                    AND t.rank = r.rank::smallint AND t.due <= clock()
-                    AND (t.due, t.seq) >= (coalesce(a.due, '-infinity'), coalesce(a.seq, 0))
+                    AND t.rank = r.rank::smallint AND t.due <= horizon
+                    AND (t.due <= clock() OR t.eta IS NULL) AND (t.due, t.seq) >= (coalesce(a.due, '-infinity'), coalesce(a.seq, 0))
                     AND (t.expires_at IS NULL OR t.expires_at > clock())
                 ORDER BY t.due, t.seq LIMIT wanted FOR UPDATE SKIP LOCKED) l
             LIMIT wanted) p;
@@ -260,7 +294,8 @@ BEGIN
         (SELECT h.* FROM generate_series(-9, 0) AS r (rank) CROSS JOIN LATERAL (
             SELECT w.rank, w.name, t.due, t.seq FROM ranges w CROSS JOIN LATERAL (
                 SELECT t.due, t.seq FROM task t WHERE t.status = 0 AND t.queue = w.name AND t.rank = w.rank
-                    AND t.due <= clock() AND (t.due, t.seq) >= (w.due, w.seq)
+                    AND t.due <= horizon AND (t.due <= clock() OR t.eta IS NULL)
+                    AND (t.due, t.seq) >= (w.due, w.seq)
                     AND (t.expires_at IS NULL OR t.expires_at > clock())
                 ORDER BY t.due, t.seq LIMIT wanted) t
             WHERE w.rank = r.rank AND NOT w.scarce ORDER BY t.due, t.seq LIMIT wanted) h LIMIT wanted)
@@ -268,7 +303,8 @@ BEGIN
         (SELECT h.* FROM generate_series(-9, 0) AS r (rank) CROSS JOIN LATERAL (
             SELECT w.rank, w.name, t.due, t.seq FROM ranges w CROSS JOIN LATERAL (
                 SELECT t.due, t.seq FROM task t WHERE t.status = 0 AND t.queue = w.name AND t.rank = w.rank
-                    AND t.due <= clock() AND (t.due, t.seq) >= (w.due, w.seq)
+                    AND t.due <= horizon AND (t.due <= clock() OR t.eta IS NULL)
+                    AND (t.due, t.seq) >= (w.due, w.seq)
                     AND (t.expires_at IS NULL OR t.expires_at > clock())
                 ORDER BY t.due, t.seq LIMIT least(wanted, scarce_limit)) t
             WHERE w.rank = r.rank AND w.scarce ORDER BY t.due, t.seq LIMIT least(wanted, scarce_limit)) h
@@ -279,8 +315,8 @@ BEGIN
     SELECT array_agg(l.place) INTO places FROM shares s JOIN ranges w ON w.rank = s.rank AND w.name = s.name
         CROSS JOIN LATERAL (
             SELECT t.ctid AS place FROM task t WHERE t.status = 0 AND t.queue = w.name AND t.rank = w.rank
-                AND t.due <= clock() AND (t.due, t.seq) >= (w.due, w.seq)
-                AND (t.expires_at IS NULL OR t.expires_at > clock())
+                AND t.due <= horizon AND (t.due <= clock() OR t.eta IS NULL)
+                AND (t.due, t.seq) >= (w.due, w.seq) AND (t.expires_at IS NULL OR t.expires_at > clock())
             ORDER BY t.due, t.seq LIMIT s.many FOR UPDATE SKIP LOCKED) l;
     RETURN places;
 END $body$;
@@ -290,12 +326,12 @@ END $body$;
 CREATE FUNCTION next_look(
     names text[], at_queues text[], at_ranks smallint[], at_dues timestamptz[], at_seqs bigint[])
 RETURNS float8 LANGUAGE sql STABLE AS $body$
-    SELECT min(CASE WHEN h.due <= clock() THEN 0.1 ELSE extract(epoch FROM h.due - clock()) END)::float8
+    SELECT min(CASE WHEN h.due <= clock() OR h.eta IS NULL THEN 0.1 ELSE extract(epoch FROM h.due - clock()) END)::float8
     FROM generate_series(-9, 0) AS r (rank) CROSS JOIN unnest(names) AS q (name)
         LEFT JOIN unnest(at_queues, at_ranks, at_dues, at_seqs) AS a (queue, rank, due, seq)
             ON a.queue = q.name AND a.rank = r.rank
         CROSS JOIN LATERAL (
-            SELECT t.due FROM task t WHERE t.status = 0 AND t.queue = q.name AND t.rank = r.rank::smallint
+            SELECT t.due, t.eta FROM task t WHERE t.status = 0 AND t.queue = q.name AND t.rank = r.rank::smallint
                 AND (t.due, t.seq) >= (coalesce(a.due, '-infinity'), coalesce(a.seq, 0))
                 AND (t.expires_at IS NULL OR t.expires_at > clock())
             ORDER BY t.due, t.seq LIMIT 1) h
@@ -323,6 +359,7 @@ DECLARE
     names text[];
     places tid[];
     began timestamptz;
+    horizon timestamptz;
 BEGIN
     IF cardinality(ids) > 0 THEN
         SELECT s.missed, s.rang_due, s.rang_result INTO missed, rang_due, rang_result FROM settle(
@@ -351,7 +388,8 @@ BEGIN
     WHERE NOT EXISTS (SELECT FROM paused p WHERE p.queue = q.name);
     IF wanted > 0 AND names IS NOT NULL THEN
         began := clock_timestamp();
-        places := pick(names, wanted, scarce, scarce_limit, at_queues, at_ranks, at_dues, at_seqs);
+        SELECT l.at + interval '1 minute' INTO horizon FROM latest l WHERE l.at > clock();
+        places := pick(coalesce(horizon, clock()), names, wanted, scarce, scarce_limit, at_queues, at_ranks, at_dues, at_seqs);
         walk_us := extract(epoch FROM clock_timestamp() - began) * 1000000;
     END IF;
     IF cardinality(scarce) > 0 AND scarce_limit <=
@@ -617,4 +655,7 @@ BEGIN
     DELETE FROM gone g WHERE g.ctid = ANY (ARRAY(
         SELECT o.ctid FROM gone o WHERE o.until <= clock() ORDER BY o.until LIMIT page FOR UPDATE SKIP LOCKED));
     DELETE FROM worker w WHERE w.seen_at < after(-86400);
+    -- Once nothing is left from before the clock was set back, claims need not look for it.
+    UPDATE latest SET at = clock() WHERE at > after(60)
+        AND NOT EXISTS (SELECT FROM task t WHERE t.status = 0 AND t.eta IS NULL AND t.due > clock());
 END $body$;

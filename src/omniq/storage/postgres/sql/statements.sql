@@ -12,6 +12,13 @@ SELECT * FROM {schema}.exchange(
     $9::float8, $10::text, $11::text[], $12::bigint, $13::float8, $14::text, $15::boolean, $16::text[], $17::bigint,
     $18::text[], $19::smallint[], $20::timestamptz[], $21::bigint[])
 
+-- name: settle_last
+-- In the transaction of a body: from here to its COMMIT the task is locked, so a client that is cut off in between
+-- is not waited for.
+SELECT missed, set_config('idle_in_transaction_session_timeout', '5000', true) FROM {schema}.exchange(
+    $1::text[], $2::bigint[], $3::smallint[], $4::bytea[], $5::float8[], $6::text[], $7::text[], $8::float8,
+    $9::float8, NULL, NULL, NULL, NULL, NULL, NULL, '{}', 0, '{}', '{}', '{}', '{}')
+
 -- name: renew
 SELECT id, epoch, cancel_requested, seq FROM {schema}.renew($1::text, $2::float8)
 
@@ -127,3 +134,111 @@ LIMIT 1000
 
 -- name: version
 SELECT max(version) FROM {schema}.migration
+
+-- name: schedules
+SELECT {schema}.clock(), (SELECT min(next_at) FROM {schema}.schedule),
+    ARRAY(SELECT s.record FROM {schema}.schedule s ORDER BY s.name)
+
+-- name: due_schedules
+SELECT {schema}.clock(), (SELECT min(next_at) FROM {schema}.schedule),
+    ARRAY(SELECT s.record FROM {schema}.schedule s WHERE s.next_at <= {schema}.clock()
+        ORDER BY s.next_at, s.name LIMIT $1::bigint)
+
+-- name: known_schedule
+SELECT {schema}.clock(), (SELECT min(next_at) FROM {schema}.schedule),
+    ARRAY(SELECT s.record FROM {schema}.schedule s WHERE s.name = $1::text)
+
+-- name: write_schedule
+SELECT {schema}.write_schedule(
+    $1::text, $2::bigint, $3::bigint, $4::timestamptz, $5::bytea,
+    $6::text[], $7::bytea[], $8::text[], $9::bytea[], $10::text[], $11::smallint[], $12::timestamptz[], $13::float8[],
+    $14::timestamptz[], $15::float8[], $16::float8[], $17::float8[], $18::integer[], $19::integer[], $20::text[],
+    $21::text[], $22::text[], $23::float8[])
+
+-- name: drop_schedule
+DELETE FROM {schema}.schedule WHERE name = $1::text RETURNING true
+
+-- name: limit_queue
+INSERT INTO {schema}.queue_limit VALUES ($1::text, $2::bigint)
+ON CONFLICT (queue) DO UPDATE SET max_depth = EXCLUDED.max_depth
+
+-- name: unlimit_queue
+DELETE FROM {schema}.queue_limit WHERE queue = $1::text
+
+-- name: queue_limits
+SELECT queue, max_depth FROM {schema}.queue_limit
+
+-- name: outgoing
+SELECT body FROM {schema}.parcel WHERE body IS NOT NULL LIMIT 1
+
+-- name: movable_waiting
+SELECT {task}, t.digest FROM {schema}.task t WHERE t.status = 0 ORDER BY t.queue, t.rank, t.due, t.seq
+LIMIT $1::bigint FOR UPDATE SKIP LOCKED
+
+-- name: movable_ended
+SELECT {task}, t.digest FROM {schema}.task t WHERE t.status >= 2 ORDER BY t.prune_at
+LIMIT $1::bigint FOR UPDATE SKIP LOCKED
+
+-- name: runs_of
+SELECT r.seq, r.epoch, r.owner, r.started_at, r.finished_at, r.outcome, r.error FROM {schema}.run r
+WHERE r.seq = ANY ($1::bigint[]) ORDER BY r.seq, r.epoch
+
+-- name: move_away
+WITH gone AS (DELETE FROM {schema}.task WHERE id = ANY ($1::text[]) RETURNING seq)
+DELETE FROM {schema}.run WHERE seq IN (SELECT seq FROM gone)
+
+-- name: move_settings_away
+WITH schedules AS (DELETE FROM {schema}.schedule WHERE name = ANY ($1::text[])),
+limits AS (DELETE FROM {schema}.queue_limit WHERE queue = ANY ($2::text[]))
+DELETE FROM {schema}.paused WHERE queue = ANY ($3::text[])
+
+-- name: keep_parcel
+INSERT INTO {schema}.parcel VALUES ($1::text, {schema}.clock(), $2::bytea) ON CONFLICT DO NOTHING RETURNING true
+
+-- name: drop_parcel
+DELETE FROM {schema}.parcel WHERE id = $1::text AND body IS NOT NULL RETURNING true
+
+-- name: known_digests
+SELECT id, digest FROM {schema}.task WHERE id = ANY ($1::text[])
+
+-- name: key_holders
+SELECT unique_key, id FROM {schema}.task WHERE unique_key = ANY ($1::text[]) AND unique_key IS NOT NULL AND status < 2
+
+-- name: clock
+SELECT {schema}.clock()
+
+-- name: move_in
+INSERT INTO {schema}.task (id, digest, func_path, payload, queue, rank, eta, due, expires_at, "interval", timeout,
+    max_retries, max_losses, unique_key, headers, on_failure, result_ttl, status, epoch, attempts, losses, suspicions,
+    error, progress, enqueued_at, started_at, finished_at, result, result_status, result_at, prune_at)
+SELECT v.c1, v.c2, v.c3, v.c4, v.c5, v.c6, v.c7, coalesce(v.c7, v.c24), v.c8, v.c9, v.c10, v.c11, v.c12, v.c13, v.c14,
+    v.c15, v.c16, v.c17, v.c18, v.c19, v.c20, v.c21, v.c22, v.c23, v.c24, v.c25, v.c26, v.c27, v.c28, v.c29, v.c30
+FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::text[], $6::smallint[], $7::timestamptz[],
+    $8::timestamptz[], $9::float8[], $10::float8[], $11::integer[], $12::integer[], $13::text[], $14::text[],
+    $15::text[], $16::float8[], $17::smallint[], $18::bigint[], $19::integer[], $20::integer[], $21::integer[],
+    $22::text[], $23::text[], $24::timestamptz[], $25::timestamptz[], $26::timestamptz[], $27::bytea[],
+    $28::smallint[], $29::timestamptz[], $30::timestamptz[])
+    WITH ORDINALITY AS v (c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20,
+        c21, c22, c23, c24, c25, c26, c27, c28, c29, c30, n)
+ORDER BY v.n RETURNING id, seq
+
+-- name: enqueued_until
+-- Who moved in may have been enqueued by a clock that was ahead of ours.
+UPDATE {schema}.latest SET at = greatest(at, $1::timestamptz)
+
+-- name: move_runs_in
+INSERT INTO {schema}.run SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::timestamptz[],
+    $5::timestamptz[], $6::text[], $7::text[])
+
+-- name: move_settings_in
+WITH queues AS (INSERT INTO {schema}.queue SELECT q.name FROM unnest($1::text[]) AS q (name)
+    WHERE NOT EXISTS (SELECT FROM {schema}.queue k WHERE k.name = q.name)),
+limits AS (INSERT INTO {schema}.queue_limit SELECT * FROM unnest($2::text[], $3::bigint[]) ON CONFLICT DO NOTHING)
+INSERT INTO {schema}.paused SELECT * FROM unnest($4::text[]) ON CONFLICT DO NOTHING
+
+-- name: move_schedules_in
+INSERT INTO {schema}.schedule SELECT * FROM unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::bytea[])
+ON CONFLICT DO NOTHING RETURNING name
+
+-- name: ring
+SELECT pg_notify($1::text, ''), pg_notify($2::text, '')

@@ -23,9 +23,10 @@ from tests.mutants.guard import SOURCE
 from tests.mutants.mutants import MUTANTS, Mutant
 from tests.mutants.pool import POOL
 from tests.mutants.processes import PROCESSES
+from tests.mutants.speed import SPEED
 from tests.mutants.workers import WORKERS
 
-ALL: Final = (*MUTANTS, *WORKERS, *POOL, *PROCESSES, *DATA)
+ALL: Final = (*MUTANTS, *WORKERS, *POOL, *PROCESSES, *DATA, *SPEED)
 ROOT: Final = Path(__file__).parents[2]
 AT_ONCE: Final = 2
 PATIENCE_S: Final = 180.0  # a bug that makes a test hang is noticed, too

@@ -43,7 +43,6 @@ from omniq.errors import (
     Unsupported,
 )
 from omniq.handles import Completed, TaskHandle, gathered
-from omniq.hooks import Hook
 from omniq.logic.retry import RetryRules
 from omniq.loopthread import LoopThread, forbid_running_loop
 from omniq.registry import Executor, Resolver, Runnable, runnable_of
@@ -64,7 +63,10 @@ from omniq.task import (
     seconds,
     shown,
 )
-from omniq.worker import AsyncWorkerPool, WorkerOptions, WorkerPool
+
+if TYPE_CHECKING:
+    from omniq.hooks import Hook
+    from omniq.worker import AsyncWorkerPool, WorkerOptions, WorkerPool
 
 if TYPE_CHECKING:
     from omniq.web import Dashboard
@@ -72,7 +74,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-H = TypeVar("H", bound=Hook)
+H = TypeVar("H", bound="Hook")
 V = TypeVar("V")
 DEFAULT_CONCURRENCY: Final = 100
 _OPTIONS: Final = ("url_or_storage", "serializer", "allow", "result_ttl", "failed_ttl", "max_payload")
@@ -319,10 +321,14 @@ class OmniQ(Scheduling):
     def worker(self, **options: Unpack[WorkerOptions]) -> WorkerPool:
         """A pool in this process that runs this application's tasks; start it, or use `with`."""
         options.setdefault("concurrency", DEFAULT_CONCURRENCY)
+        from omniq.worker import WorkerPool  # an application that only enqueues does without
+
         return WorkerPool.of(self.async_worker(**options))
 
     def async_worker(self, **options: Unpack[WorkerOptions]) -> AsyncWorkerPool:
         """The same on a running loop: `async with q.async_worker(): ...`."""
+        from omniq.worker import AsyncWorkerPool
+
         allow = _patterns(options.pop("allow", None) or ())
         options.setdefault("concurrency", DEFAULT_CONCURRENCY)
         options.setdefault("serializer", self.serializer)

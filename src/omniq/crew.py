@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from loguru import logger
 
 from omniq.clock import Clock
+from omniq.coroutines import Coroutines
 from omniq.errors import CorruptRecord, StoreUnavailable, UnknownTask, Unsupported, WorkerStuck
 from omniq.executors import (
     CANCEL_GRACE_S,
@@ -28,7 +29,6 @@ from omniq.executors import (
     encoded,
     failure,
     run_around,
-    run_coroutine,
     trace_of,
 )
 from omniq.hooks import Hook, around, value_of
@@ -107,6 +107,7 @@ class Crew:
         self._progress: dict[str, tuple[int, float, float | None]] = {}
         self._deadlines = Deadlines(clock)
         self._threads = Threads(slots, self._encode)
+        self._coroutines = Coroutines(self._encode)
 
     @property
     def in_flight(self) -> int:
@@ -180,7 +181,7 @@ class Crew:
         if self._hooks:
             self._fly_around(flight, partial(self._here, flight, runnable))
         elif runnable.kind == "async":
-            flight.fly(self._loop, run_coroutine(flight, self._encode))
+            self._coroutines.start(flight)
         else:
             self._threads.submit(flight)
 

@@ -99,9 +99,9 @@ class Flight:
     def fly(self, loop: asyncio.AbstractEventLoop, body: Coroutine[Any, Any, None]) -> None:
         """Run `body` as a task of its own, which ends this flight."""
         self.body = loop.create_task(body)
-        self.body.add_done_callback(self._body_gone)
+        self.body.add_done_callback(self.body_gone)
 
-    def _body_gone(self, body: asyncio.Task[None]) -> None:
+    def body_gone(self, body: asyncio.Task[None]) -> None:
         # A task that is cancelled before its first step never runs: then this is its end.
         if self.occupied and not self.in_thread:
             self.occupied = False
@@ -284,15 +284,19 @@ class Raised(Struct, frozen=True):
 class Threads:
     """Daemon threads for sync bodies, one per busy slot, made when needed.
 
-    What ends is brought to the loop in one hop for all that ended meanwhile; a hop per task would cost
-    more than most tasks.
+    Threads wake each other: one call wakes the first, and whoever takes a flight and leaves others behind
+    wakes the next before it begins. So nothing waits for a body that goes on, and a hundred short ones wake
+    two threads, not a hundred. What ends is brought to the loop in one hop for all that ended meanwhile; a
+    hop per task would cost more than most tasks.
     """
 
     def __init__(self, limit: int, encode: Callable[[Any], Outcome]) -> None:
         self._limit = limit
         self._encode = encode
         self._loop = asyncio.get_running_loop()
-        self._work: SimpleQueue[Flight | None] = SimpleQueue()
+        self._work: deque[Flight] = deque()
+        self._calls: SimpleQueue[bool] = SimpleQueue()  # each wakes one thread; False ends it
+        self._called = False  # a call is out that nobody has heard yet
         self._ended: deque[tuple[Flight, Outcome | Awaitable[Any] | Returned | Raised]] = deque()
         self._armed = False
         self._busy = 0
@@ -316,24 +320,50 @@ class Threads:
             thread = threading.Thread(target=self._serve, name=f"omniq-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._work.put(flight)
+        self._work.append(flight)
+        self._call_next()
 
     def stop(self) -> None:
         for _ in self._threads:
-            self._work.put(None)
+            self._calls.put(False)
+
+    def _call_next(self) -> None:
+        if not self._called:
+            self._called = True
+            self._calls.put(True)
 
     def _serve(self) -> None:
-        while (flight := self._work.get()) is not None:
-            result = (flight.variables or contextvars.copy_context()).run(self._call, flight)
-            self._ended.append((flight, result))
-            if not self._armed:
-                self._armed = True
-                try:
-                    self._loop.call_soon_threadsafe(self._drain)
-                except RuntimeError:  # the loop has closed: nobody asks for this run any more
+        while self._calls.get():
+            self._called = False  # before the first look, or what was added meanwhile could be left lying
+            self._tell_loop()
+            while self._work:
+                self._serve_next()
+            self._tell_loop()
+
+    def _serve_next(self) -> None:
+        try:
+            flight = self._work.popleft()
+        except IndexError:  # another thread was faster
+            return
+        # A body may take its time: before it begins, somebody must be on the way for the next one. Who comes
+        # and finds nothing left to run has time to tell the loop what has ended.
+        if self._work:
+            self._call_next()
+        result = (flight.variables or contextvars.copy_context()).run(self._call, flight)
+        self._ended.append((flight, result))
+
+    def _tell_loop(self) -> None:
+        if self._ended and not self._armed:
+            self._armed = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:  # the loop has closed: nobody asks for these runs any more
+                while self._ended:
+                    _, result = self._ended.popleft()
                     _close(result.value if isinstance(result, Returned) else result)
-                    return
-            del flight, result
+                self._work.clear()
+                self._armed = False
+                self.stop()
 
     def _call(self, flight: Flight) -> Outcome | Awaitable[Any] | Returned | Raised:
         assert flight.runnable is not None
@@ -355,10 +385,10 @@ class Threads:
             flight.left_thread()
             if isinstance(result, Returned | Raised):
                 _answer(flight, result)
-            elif inspect.isawaitable(result):
-                self._await(flight, result)
-            else:
+            elif isinstance(result, Succeeded) or not inspect.isawaitable(result):
                 flight.end(result)
+            else:
+                self._await(flight, result)
 
     def _await(self, flight: Flight, awaitable: Awaitable[Any]) -> None:
         if flight.ended:

@@ -86,9 +86,11 @@ class Upkeep:
             if self._crew.is_gone:
                 await self._try("farewell", self._farewell)
                 return
+            # One moment for all: each counted for itself, they would drift apart and wake us one by one.
+            now = self._clock.monotonic()
             for name, every_s, chore in chores:
-                if self._clock.monotonic() >= self._next.get(name, 0.0):
-                    self._next[name] = self._clock.monotonic() + every_s
+                if now >= self._next.get(name, 0.0):
+                    self._next[name] = now + every_s
                     await self._try(name, chore)
             wake_at = min(self._next.values())
             await wait_for_event(self._clock, self._stopping, wake_at - self._clock.monotonic())

@@ -65,6 +65,8 @@ FIRST_PAUSE_S: Final = 0.05
 # Short enough to be at work again within five seconds of a repair.
 LONGEST_PAUSE_S: Final = 2.0
 PAUSE_WHILE_STOPPING_S: Final = 0.2
+# So many times as many slots were just filled as have ended meanwhile: those are few.
+FEW_BESIDE: Final = 4
 MAX_WORKER_NAME: Final = 128
 
 
@@ -243,6 +245,7 @@ class AsyncWorkerPool:
         self._give_up_settling_at: float | None = None
         self._look_at = 0.0  # when the next claim may be made, unless something wakes us
         self._found_nothing = False
+        self._falls_in = False  # the next exchange only settles
         self._sleeper: asyncio.Task[None] | None = None
         self._pause_s = FIRST_PAUSE_S
         self._crew = Crew(
@@ -395,6 +398,8 @@ class AsyncWorkerPool:
             return None
         if claim is not None:
             return claim
+        if settling and self._falls_in:
+            return None
         if self._clock.monotonic() < self._look_at and (self._found_nothing or not settling):
             return None
         self._claims += 1
@@ -435,6 +440,9 @@ class AsyncWorkerPool:
             self._outbox += [Settlement.give_back(task) for task in claims]
             return True
         self.claimed += len(claims)
+        # Slots that end together share a commit. A few that are out of step would stay so, and pay for one of
+        # their own each time round; they settle alone once, and are filled together with the others again.
+        self._falls_in = self._look_at == 0.0 and len(claims) >= FEW_BESIDE * len(self._outbox) > 0
         for task in claims:
             self._crew.start(task)
         self._learn_scarce(claims)
@@ -457,6 +465,8 @@ class AsyncWorkerPool:
         self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
 
     def _note_answers(self, settlements: list[Settlement], answers: list[Answer]) -> None:
+        if answers.count(Answer.HELD) == len(answers) == len(settlements):
+            return
         for settlement, answer in zip(settlements, answers, strict=True):
             if answer is Answer.UNSENT:
                 self._outbox.append(settlement)

@@ -20,7 +20,7 @@ LAYERS = (
     {"logic"},
     {"clock", "config", "names", "serializer", "storage", "registry", "loopthread"},
     {"pool"},
-    {"executors", "running", "hooks", "inchild", "processes", "crew", "upkeep", "worker"}
+    {"executors", "coroutines", "running", "hooks", "inchild", "processes", "crew", "upkeep", "worker"}
     | {"data", "moving", "stalls", "web"},
     {"app", "calls", "handles", "progressbar", "schedules"},
     {"omniq"},  # the package itself: the public names

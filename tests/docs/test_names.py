@@ -10,7 +10,6 @@ import pytest
 
 import omniq
 from omniq.calls import OptionsDict
-from omniq.storage import open_storage
 from tests.docs.pages import PAGES, README, ROOT, Page, page
 
 NODE_ID = re.compile(r"`(tests/[\w/]+\.py)((?:::\w+)+)`")

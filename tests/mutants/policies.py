@@ -1,4 +1,4 @@
-# ruff: noqa: E501 - the text of a source line is quoted as it is
+
 """Bugs to plant in the rules for retries, in hooks, in unique calls and in the test kit."""
 
 from tests.mutants.mutants import Mutant

@@ -28,10 +28,11 @@ from tests.mutants.postgres import POSTGRES
 from tests.mutants.processes import PROCESSES
 from tests.mutants.redis import REDIS
 from tests.mutants.schedules import SCHEDULES
+from tests.mutants.speed import SPEED
 from tests.mutants.workers import WORKERS
 
 ALL: Final = (
-    *(*MUTANTS, *WORKERS, *POLICIES, *SCHEDULES, *POOL, *PROCESSES, *DATA, *LOADER),
+    *(*MUTANTS, *WORKERS, *SPEED, *POLICIES, *SCHEDULES, *POOL, *PROCESSES, *DATA, *LOADER),
     *(*POSTGRES, *REDIS),
 )
 ROOT: Final = Path(__file__).parents[2]

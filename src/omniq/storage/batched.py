@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from datetime import datetime
 from itertools import islice
+from operator import attrgetter
 from typing import Any, ClassVar, Final, get_args
 
 from omniq.errors import InvalidOption, NotFound, PayloadTooLarge
@@ -46,6 +47,8 @@ MAX_PAGE: Final = 10_000
 # Claims that the seed's verbs can refer to without an epoch; far more than anybody holds at once.
 MAX_REMEMBERED_CLAIMS: Final = 10_000
 DAY_S: Final = 86400.0
+_ID: Final = attrgetter("id")
+_EPOCH: Final = attrgetter("epoch")
 _COMMON: Final = tuple(TaskFields.__struct_fields__)
 
 __all__ = ["HISTORY_LIMIT", "MAX_BATCH", "MAX_PAYLOAD_BYTES", "BatchedStorage"]
@@ -162,7 +165,7 @@ class BatchedStorage(BaseStorage):
 
     def _remember(self, claims: Iterable[Claimed]) -> None:
         """The newest claim of each task that this object handed out, for verbs that name no epoch."""
-        self._claims.update((task.id, task.epoch) for task in claims)
+        self._claims.update(zip(map(_ID, claims), map(_EPOCH, claims), strict=True))
         if len(self._claims) > MAX_REMEMBERED_CLAIMS:
             for task_id in list(islice(self._claims, len(self._claims) // 2)):
                 del self._claims[task_id]

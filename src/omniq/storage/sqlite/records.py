@@ -31,6 +31,8 @@ from omniq.task import (
 ROW_BYTES: Final = 1024  # larger arguments and results lie beside the row
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+# Up to here, in the year 2112, seconds as a float still tell every microsecond from the next.
+_EXACT_MICROS: Final = 1 << 52
 STATUSES: Final = tuple(TaskStatus)
 NUMBERS: Final = {status: number for number, status in enumerate(STATUSES)}
 
@@ -58,7 +60,7 @@ INSERT: Final = (
     f"INSERT INTO omniq_task (seq, id, {_WRITTEN}) VALUES (?, ?{', ?' * _N_WRITTEN}) ON CONFLICT DO NOTHING"
 )
 PUT: Final = f"UPDATE omniq_task SET ({_WRITTEN}) = (?{', ?' * (_N_WRITTEN - 1)}) WHERE seq = ?"
-SETTLED_AT_ONCE: Final = (25, 5, 1)  # statements for so many successes: each is prepared once
+SETTLED_AT_ONCE: Final = (50, 10, 1)  # statements for so many successes: each is prepared once
 
 
 def _succeed(count: int) -> str:
@@ -94,6 +96,8 @@ def micros(moment: datetime) -> int:
 
 
 def moment_of(micros: int) -> datetime:
+    if 0 <= micros < _EXACT_MICROS:
+        return datetime.fromtimestamp(micros / 1_000_000, UTC)  # half the price
     return EPOCH + timedelta(microseconds=micros)
 
 
@@ -126,7 +130,7 @@ _Tally: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]  # what only ever count
 _Seconds: TypeAlias = Annotated[float, Meta(ge=-MAX_DURATION_S, le=MAX_DURATION_S)]
 
 
-class _Waiting(Struct, array_like=True, frozen=True):
+class _Waiting(Struct, array_like=True, frozen=True, gc=False):
     """What is read of a task that waits."""
 
     seq: int
@@ -152,7 +156,7 @@ class _Waiting(Struct, array_like=True, frozen=True):
     enqueued_at: _Moment
 
 
-class _Record(_Waiting, array_like=True, frozen=True):
+class _Record(_Waiting, array_like=True, frozen=True, gc=False):
     """What is read of any task."""
 
     status: int

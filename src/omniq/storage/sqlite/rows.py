@@ -80,11 +80,16 @@ def _seq(task: StoredTask | Task | Held) -> int:
     return 0 if isinstance(task, Task) else task.seq
 
 
-def _is_plain_success(settlement: Settlement) -> bool:
-    """One that touches nothing but its own row."""
-    result = settlement.result
-    plain = settlement.action is Action.SUCCEED and result is not None and len(result) <= ROW_BYTES
-    return plain and _seq(settlement.task) > 0
+def _plain_successes(settlements: Sequence[Settlement]) -> list[Any]:
+    """Seq, id, epoch and result of each that touches nothing but its own row, one after the other."""
+    values: list[Any] = []
+    for one in settlements:
+        task, result = one.task, one.result
+        if one.action is Action.SUCCEED and result is not None and len(result) <= ROW_BYTES:
+            seq = task.seq if type(task) is StoredTask else _seq(task)
+            if seq > 0:
+                values += (seq, task.id, task.epoch, result)
+    return values
 
 
 def _nonsense(head: Head) -> CorruptRecord:
@@ -238,25 +243,26 @@ class SQLiteRows(MovingRows):
             return super().settle_all(
                 settlements, now
             )  # somebody says two things of one task: in order, then
-        held = self._succeed([one for one in settlements if _is_plain_success(one)], now)
+        held = self._succeed(_plain_successes(settlements), now)
+        if len(held) == len(settlements):
+            return [Answer.HELD] * len(settlements)
         return [
             Answer.HELD if (one.task.id, one.task.epoch) in held else self.settle_readable(one, now)
             for one in settlements
         ]
 
-    def _succeed(self, settlements: list[Settlement], now: datetime) -> set[tuple[str, int]]:
+    def _succeed(self, values: list[Any], now: datetime) -> set[tuple[str, int]]:
         """T4 for all of these whose epoch still holds; id and epoch of those."""
         times = (micros(now), round(self.retention.result_s * 1_000_000))
         held: set[tuple[str, int]] = set()
-        left = settlements
+        first, end = 0, len(values)
         for size in SETTLED_AT_ONCE:
-            while len(left) >= size:
-                several, left = left[:size], left[size:]
-                values = [v for s in several for v in (_seq(s.task), s.task.id, s.task.epoch, s.result)]
-                ended = self.conn.execute(SUCCEED[size], (*times, *values)).fetchall()
+            while (last := first + 4 * size) <= end:
+                ended = self.conn.execute(SUCCEED[size], (*times, *values[first:last])).fetchall()
                 held.update((task_id, epoch) for task_id, epoch, _ in ended)
                 queues = (queue for _, _, queue in ended if type(queue) is str)
                 self._moved(queues, TaskStatus.RUNNING, TaskStatus.SUCCESS)
+                first = last
         if held:
             self.rang_result = True
         return held

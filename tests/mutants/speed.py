@@ -1,0 +1,73 @@
+"""Bugs to plant where bodies share a task or wake each other's threads, and where slots fall in step."""
+
+from tests.mutants.mutants import Mutant
+
+SHARED = "tests/worker/test_shared_runner.py"
+IN_STEP = "tests/worker/test_in_step.py"
+COROUTINES = "coroutines.py"
+
+SPEED = [
+    Mutant(
+        "whoever waits keeps those behind it waiting",
+        COROUTINES,
+        "            runner.add_done_callback(flight.body_gone)\n            self._hand_over()\n",
+        "            runner.add_done_callback(flight.body_gone)\n",
+        (SHARED,),
+    ),
+    Mutant(
+        "a body that cancels its own task cancels the next",
+        COROUTINES,
+        "                if not runner.cancelling():\n                    continue\n",
+        "                if True:\n                    continue\n",
+        (SHARED,),
+    ),
+    Mutant(
+        "bodies share their context variables",
+        COROUTINES,
+        "                waits_for = context.run(body.send, None)\n",
+        "                waits_for = body.send(None)\n",
+        (SHARED,),
+    ),
+    Mutant(
+        "a cancelled runner forgets its flights",
+        COROUTINES,
+        "                flight.end(flight.interrupted())\n",
+        "                pass\n",
+        (SHARED,),
+    ),
+    Mutant(
+        "what was interrupted before its first step runs",
+        COROUTINES,
+        "            if flight.ended:  # interrupted before its first step\n                continue\n",
+        "",
+        (SHARED,),
+    ),
+    Mutant(
+        "a thread that leaves flights behind calls nobody",
+        "executors.py",
+        "        if self._work:\n            self._call_next()\n",
+        "",
+        (IN_STEP,),
+    ),
+    Mutant(
+        "a thread that was called does not tell what has ended",
+        "executors.py",
+        "            self._tell_loop()\n            while self._work:\n",
+        "            while self._work:\n",
+        (IN_STEP,),
+    ),
+    Mutant(
+        "a thread without work does not tell what has ended",
+        "executors.py",
+        "                self._serve_next()\n            self._tell_loop()\n",
+        "                self._serve_next()\n",
+        (IN_STEP,),
+    ),
+    Mutant(
+        "slots that fell out of step stay so",
+        "worker.py",
+        "        if settling and self._falls_in:\n",
+        "        if False:\n",
+        (IN_STEP,),
+    ),
+]

@@ -1,0 +1,111 @@
+"""Who ends together is settled together; nobody's end and nobody's start waits for another body."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from omniq import Context, Task, TaskStatus
+from omniq.executors import Flight, Threads
+from omniq.registry import runnable_of
+from omniq.storage import MemoryStorage
+from omniq.task import StoredTask, Succeeded
+from tests.worker.scene import Bodies, ended, running, until
+
+WAITS = 30.0
+
+
+@pytest.mark.parametrize("slow_ones", [{0}, {1}, {19}, set(range(5, 20))])
+async def test_what_ended_in_a_thread_is_told_while_others_go_on(bodies: Bodies, slow_ones: set[int]) -> None:
+    """Short bodies may share a thread with one that goes on: theirs end all the same."""
+    go = threading.Event()
+    meeting = threading.Barrier(20)
+
+    def meet() -> int:
+        return meeting.wait(WAITS)
+
+    def quick() -> str:
+        return "quick"
+
+    def slow() -> bool:
+        return go.wait(WAITS)
+
+    async with MemoryStorage() as store, running(store, 20):
+        # All have to run at once, so that there are twenty threads, and none has to be started later.
+        first = await store.enqueue_many([Task(bodies(meet)) for _ in range(20)])
+        assert {(await ended(store, one)).status for one in first} == {TaskStatus.SUCCESS}
+        paths = [bodies(slow if n in slow_ones else quick) for n in range(20)]
+        ids = await store.enqueue_many([Task(path) for path in paths])
+        results = [await ended(store, one) for n, one in enumerate(ids) if n not in slow_ones]
+        assert {result.result for result in results} == {"quick"}
+        assert not go.is_set()
+        go.set()
+        assert {(await ended(store, ids[n])).result for n in slow_ones} == {True}
+
+
+async def test_who_comes_tells_the_loop_before_it_begins_a_body_of_its_own() -> None:
+    """One thread has ended bodies and begun another; the next may begin one too: somebody must tell."""
+    told: list[bool] = []
+    ends: list[str] = []
+
+    def body() -> None:
+        told.append(threads._armed)
+
+    def flight(name: str) -> Flight:
+        claim = StoredTask("m.f", b"", id=name, epoch=1, status=TaskStatus.RUNNING)
+        context = Context(name, 1, 1, lambda *_: None)
+        made = Flight(claim, context, lambda one, _: ends.append(one.claim.id), lambda _: None)
+        made.runnable = runnable_of(body)
+        return made
+
+    threads = Threads(0, lambda _: Succeeded(b""))  # none: this one does it, step by step
+    threads._ended.append((flight("ended before"), Succeeded(b"")))
+    threads.submit(flight("begun now"))
+    threads._calls.put(False)
+    threads._serve()
+    assert told == [True]
+    await until(lambda: ends == ["ended before", "begun now"])
+
+
+class Watched(MemoryStorage):
+    """Writes down how many each exchange settles, and how many it asks for; one can be kept waiting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, int | None]] = []
+        self.open_gate = asyncio.Event()
+        self.open_gate.set()
+
+    async def exchange(self, settlements: Any, claim: Any = None) -> Any:
+        self.seen.append((len(settlements), None if claim is None else claim.limit))
+        answer = await super().exchange(settlements, claim)
+        await self.open_gate.wait()
+        return answer
+
+
+async def test_a_few_that_are_out_of_step_fall_in_again(bodies: Bodies) -> None:
+    started: list[int] = []
+    goes = [asyncio.Event() for _ in range(20)]
+
+    async def body(n: int) -> None:
+        started.append(n)
+        await goes[n].wait()
+
+    async with Watched() as store:
+        await store.enqueue_many([Task(bodies(body), (n,)) for n in range(20)])
+        async with running(store, 5):
+            await until(lambda: len(started) == 5)
+            store.open_gate.clear()
+            for n in range(4):
+                goes[n].set()
+            await until(lambda: store.seen[-1] == (4, 4))
+            goes[4].set()  # while the others are being settled, and their slots filled
+            await asyncio.sleep(0.01)
+            store.open_gate.set()
+            # It is settled alone, and its slot is filled with the next exchange, whoever has ended by then.
+            await until(lambda: len(started) == 10)
+            assert store.seen == [(0, 5), (4, 4), (1, None), (0, 1)]
+            for one in goes:
+                one.set()
+            await until(lambda: len(started) == 20)

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 LAST_SETTLE_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.05
 # Short enough to be at work again within five seconds of a repair.
-LONGEST_PAUSE_S: Final = 2.0
+LONGEST_PAUSE_S: Final = 2.5
 PAUSE_WHILE_STOPPING_S: Final = 0.2
 MAX_WORKER_NAME: Final = 128
 

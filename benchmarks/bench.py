@@ -7,12 +7,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.marks import Marks
 from benchmarks.plan import Plan
+from benchmarks.postgres import Server
 from benchmarks.processes import Child
 from benchmarks.systems.base import System
 
@@ -28,17 +29,28 @@ class Bench:
     scratch: Path
     marks: Marks
     pythons: Mapping[str, Path]  # by name of system
+    postgres: Server = field(default_factory=Server)
 
     @contextlib.contextmanager
-    def folder(self) -> Iterator[Path]:
+    def folder(self, system: System | None = None) -> Iterator[Path]:
+        """With a database of its own, where the system needs one."""
         made = Path(tempfile.mkdtemp(dir=self.scratch))
+        needs_server = system is not None and system.server == "postgres"
         try:
-            yield made
+            with self.postgres.database(made) if needs_server else contextlib.nullcontext():
+                yield made
         finally:
             shutil.rmtree(made)
 
+    def lasting_folder(self, system: System) -> Path:
+        """One that stays until the run is over."""
+        made = Path(tempfile.mkdtemp(dir=self.scratch))
+        if system.server == "postgres":
+            self.postgres.make(made)
+        return made
+
     def start(self, system: System, verb: str, folder: Path, **arguments: Any) -> Child:
-        log = folder / f"{verb}.log"
+        log = folder / f"{verb}-{len(list(folder.glob(f'{verb}-*.log')))}.log"
         at = {"folder": str(folder)} | ({"concurrency": self.plan.concurrency} if system.bodies else {})
         return Child(self.pythons[system.name], self.marks.folder, log, system.name, verb, **at, **arguments)
 

@@ -55,6 +55,30 @@ RAW_DRAIN = _drain("statements", "raw-sqlite")
 RAW_INSERT = _enqueue("blocking", "raw-sqlite")
 HUEY = _drain("sync", "huey-sqlite")
 
+ON_POSTGRES = "omniq-postgres"
+RAW_POSTGRES = "raw-postgres"
+
+
+def _on_postgres(against: str, peer: str, at_least: float, variant: str = "async") -> Goal:
+    theirs = Case("drain", peer, "statements" if peer == RAW_POSTGRES else variant)
+    return Goal(
+        f"PostgreSQL: drain {against}", _drain(variant, ON_POSTGRES), "per_s", theirs, at_least=at_least
+    )
+
+
+POSTGRES_GOALS = (
+    _on_postgres("/ pgqueuer", "pgqueuer-postgres", 2),
+    _on_postgres("with two processes / pgqueuer", "pgqueuer-postgres", 1.3, "async x2"),
+    _on_postgres("/ procrastinate", "procrastinate-postgres", 50),
+    _on_postgres("/ raw limit", RAW_POSTGRES, 0.5),
+    Goal(
+        "PostgreSQL: drain at a backlog of 1,000,000 / 10,000",
+        Case("depth", ON_POSTGRES, "1,000,000"), "per_s", Case("depth", ON_POSTGRES, "10,000"), at_least=0.9,
+    ),
+    Goal("PostgreSQL: latency p50, ms", Case("latency", ON_POSTGRES, ""), "p50_ms", at_most=4.3),
+    Goal("PostgreSQL: latency p99, ms", Case("latency", ON_POSTGRES, ""), "p99_ms", at_most=8),
+)  # fmt: skip
+
 POOL = "pool-omniq"
 OTHER_POOLS = ("pool-executor", "pool-multiprocessing", "pool-loky", "pool-mpire", "pool-pebble")
 
@@ -87,6 +111,7 @@ GOALS = (
     Goal("idle worker, RSS MiB", Case("idle", OURS, ""), "rss_mib", at_most=40),
     Goal("import omniq, ms", Case("import", OURS, "import omniq"), "ms", at_most=100),
     Goal("from omniq import OmniQ, ms", Case("import", OURS, "from omniq import OmniQ"), "ms", at_most=100),
+    *POSTGRES_GOALS,
     _twice_the_executor("one by one"),
     _twice_the_executor("all at once"),
     _first("pool-batches", "of 100", "batches of 100"),

@@ -6,10 +6,10 @@ sample of a case: a fresh folder, fresh processes, numbers. Nothing here knows a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import subprocess
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 from benchmarks.bench import FILL_LIMIT_S, LOOK_EVERY_S, Bench
 from benchmarks.marks import Marks
 from benchmarks.plan import Plan
-from benchmarks.processes import CAN_WATCH, ChildFailed
+from benchmarks.processes import CAN_WATCH, Child, ChildFailed
 from benchmarks.stats import percentile
 from benchmarks.systems.base import Limit, System
 
@@ -65,7 +65,7 @@ class Measure(ABC):
 
 class Drain(Measure):
     name = "drain"
-    title = "Drain: one worker process, waiting tasks that do nothing"
+    title = "Drain: one worker process (or two), waiting tasks that do nothing"
     metrics = (
         Metric("per_s", "tasks/s, first start to last", compared=True),
         Metric("durable_per_s", "tasks/s, to the last end on disk"),
@@ -74,32 +74,44 @@ class Drain(Measure):
     )
 
     def variants(self, system: System, plan: Plan) -> tuple[str, ...]:
-        return ("statements",) if isinstance(system, Limit) else system.bodies
+        if isinstance(system, Limit):
+            return ("statements",)
+        more = [
+            f"{system.bodies[0]} x{copies}" for copies in system.processes if copies > 1 and system.bodies
+        ]
+        return (*system.bodies, *more)
 
     def rounds(self, plan: Plan) -> int:
         return plan.rounds
 
     def take(self, bench: Bench, system: System, variant: str) -> Values:
         plan = bench.plan
-        with bench.folder() as folder:
+        with bench.folder(system) as folder:
             if isinstance(system, Limit):
                 return raw_rate(
                     bench, system, "drain", folder, plan.drain_tasks, plan.concurrency, plan.drain_s
                 )
-            return drained(bench, system, folder, variant, plan.drain_tasks, plan.drain_tasks)
+            body, _, copies = variant.partition(" x")
+            tasks = plan.drain_tasks
+            return drained(bench, system, folder, body, tasks, tasks, copies=int(copies or 1))
 
 
-def drained(bench: Bench, system: System, folder: Path, body: str, waiting: int, tasks: int) -> Values:
+def drained(
+    bench: Bench, system: System, folder: Path, body: str, waiting: int, tasks: int, *, copies: int = 1
+) -> Values:
     """The rate at which the first `tasks` of a backlog start; `waiting` are put there before."""
-    with bench.worker(system, folder, waiting, body) as child:
+    with bench.worker(system, folder, waiting, body) as child, contextlib.ExitStack() as stack:
+        others = [bench.start(system, "work", folder, tasks=0, body=body) for _ in range(copies - 1)]
+        for other in others:
+            stack.enter_context(other)
         if not bench.wait_for_starts(child, 1, START_LIMIT_S + (0 if system.across else FILL_LIMIT_S)):
             raise ChildFailed(f"{system.name} has started nothing")
-        before = child.usage() if CAN_WATCH else None
+        before = _cpu_s(child, *others)
         early = bench.marks.started()
         bench.wait_for_starts(child, tasks, bench.plan.drain_s)
         if system.tells_settles:
             _wait_for_settles(bench.marks, bench.marks.started())
-        after = child.usage() if CAN_WATCH else None
+        after = _cpu_s(child, *others)
         late = bench.marks.started()
     moments = sorted(started_at for _, started_at in bench.marks.starts())[:tasks]
     if len(moments) < 2:
@@ -109,10 +121,14 @@ def drained(bench: Bench, system: System, folder: Path, body: str, waiting: int,
         "per_s": (len(moments) - 1) / (moments[-1] - moments[0]),
     }
     if before is not None and after is not None and late > early:
-        values["cpu_us"] = 1e6 * (after.cpu_s - before.cpu_s) / (late - early)
+        values["cpu_us"] = 1e6 * (after - before) / (late - early)
     if system.tells_settles:
         values["durable_per_s"] = _durable_rate(bench.marks, moments[0], len(moments))
     return values
+
+
+def _cpu_s(*children: Child) -> float | None:
+    return sum(child.usage().cpu_s for child in children) if CAN_WATCH else None
 
 
 def _wait_for_settles(marks: Marks, tasks: int) -> None:
@@ -167,7 +183,7 @@ class Enqueue(Measure):
     def take(self, bench: Bench, system: System, variant: str) -> Values:
         plan = bench.plan
         tasks = plan.enqueue_tasks * (5 if variant in ("in-flight", "bulk") else 1)
-        with bench.folder() as folder:
+        with bench.folder(system) as folder:
             if isinstance(system, Limit):
                 batch = {"blocking": 1, "in-flight": plan.concurrency, "bulk": plan.bulk}[variant]
                 return raw_rate(bench, system, "insert", folder, tasks, batch, plan.enqueue_s)
@@ -198,7 +214,7 @@ class Latency(Measure):
         plan = bench.plan
         paced_s = plan.latency_gap_s * plan.latency_tasks
         with (
-            bench.folder() as folder,
+            bench.folder(system) as folder,
             bench.worker(system, folder, plan.warm_up_tasks, system.bodies[0]) as child,
         ):
             bench.wait_for_starts(child, plan.warm_up_tasks, START_LIMIT_S)
@@ -219,7 +235,11 @@ class Latency(Measure):
 class Idle(Measure):
     name = "idle"
     title = "Idle: a worker process that has nothing to do"
-    metrics = (Metric("cpu_percent", "% of a core", 2), Metric("rss_mib", "RSS MiB", 1))
+    metrics = (
+        Metric("cpu_percent", "% of a core", 2),
+        Metric("rss_mib", "RSS MiB", 1),
+        Metric("transactions_per_s", "transactions/s at the server", 1),
+    )
 
     def variants(self, system: System, plan: Plan) -> tuple[str, ...]:
         return ("",) if system.bodies and CAN_WATCH else ()
@@ -230,19 +250,24 @@ class Idle(Measure):
     def take(self, bench: Bench, system: System, variant: str) -> Values:
         plan = bench.plan
         with (
-            bench.folder() as folder,
+            bench.folder(system) as folder,
             bench.worker(system, folder, plan.warm_up_tasks, system.bodies[0]) as child,
         ):
             bench.wait_for_starts(child, plan.warm_up_tasks, START_LIMIT_S)
             time.sleep(plan.settle_down_s)
+            asked = bench.postgres.transactions(folder) if system.server else 0
             before, start = child.usage(), time.monotonic()
             time.sleep(plan.idle_s)
             after, seconds = child.usage(), time.monotonic() - start
             child.check_alive()
-        return {
+            asked_again = bench.postgres.transactions(folder) if system.server else 0
+        values = {
             "cpu_percent": 100 * (after.cpu_s - before.cpu_s) / seconds,
             "rss_mib": after.rss_bytes / 2**20,
         }
+        if system.server:
+            values["transactions_per_s"] = (asked_again - asked) / seconds
+        return values
 
 
 class Import(Measure):
@@ -297,14 +322,14 @@ class Depth(Measure):
     def take(self, bench: Bench, system: System, variant: str) -> Values:
         plan, backlog = bench.plan, int(variant.replace(",", ""))
         if backlog == min(plan.backlogs):
-            with bench.folder() as folder:
+            with bench.folder(system) as folder:
                 return drained(bench, system, folder, "async", backlog, plan.depth_tasks)
         folder = self._large(bench, system, backlog + 2 * plan.depth_rounds * plan.depth_tasks)
         return drained(bench, system, folder, "async", 0, plan.depth_tasks)
 
     def _large(self, bench: Bench, system: System, tasks: int) -> Path:
         if system.name not in self._kept:
-            folder = self._kept[system.name] = Path(tempfile.mkdtemp(dir=bench.scratch))
+            folder = self._kept[system.name] = bench.lasting_folder(system)
             bench.ask(system, "fill", folder, FILL_LIMIT_S, tasks=tasks, body="async")
         return self._kept[system.name]
 

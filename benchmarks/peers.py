@@ -39,7 +39,8 @@ def _installed(python: Path, package: str) -> str | None:
     asked = subprocess.run(
         [python, "-c", ask, package], capture_output=True, text=True, timeout=60, check=False
     )
-    return asked.stdout.strip() if asked.returncode == 0 else None
+    # What stands behind a plus says for which hardware it was built.
+    return asked.stdout.strip().partition("+")[0] if asked.returncode == 0 else None
 
 
 def _run(command: list[str], trouble: str) -> None:

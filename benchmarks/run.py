@@ -1,7 +1,7 @@
 """Runs the benchmarks: `python -m benchmarks.run [--quick] [--update-docs] [--scratch DIR] [NAME ...]`.
 
-A name is a system (`omniq-sqlite`), a measure (`drain`), a group of measures (`pools`), or several of these;
-without any it is the group `tasks`. In every round all systems take
+A name is a system (`omniq-sqlite`), all systems on a server (`postgres`), a measure (`drain`), a group of
+measures (`pools`), or several of these; without any it is the group `tasks`. In every round all systems take
 their turn, A B C A B C, so that whatever else the machine does meets all of them.
 """
 
@@ -27,6 +27,7 @@ from benchmarks.measures import Measure, task_measures
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.pool_base import PoolSystem
 from benchmarks.pool_measures import pool_measures
+from benchmarks.postgres import NoServer
 from benchmarks.processes import ROOT, ChildFailed
 from benchmarks.samples import Case, Failure, Record, Sample
 from benchmarks.systems import load_all
@@ -68,8 +69,10 @@ class Run:
         for system in systems:
             self._tell(f"preparing {system.name}")
             try:
+                if system.server == "postgres":
+                    self.bench.postgres.start()
                 self._pythons[system.name] = _python_of(system)
-            except peers.NotInstalled as exc:
+            except (peers.NotInstalled, NoServer) as exc:
                 self._fail(Case("", system.name, ""), str(exc))
 
     def _schedule(
@@ -127,7 +130,10 @@ def run(
         with file.open("w", encoding="utf-8") as lines:
             lines.write(json.dumps({"about": about, "plan": asdict(plan)}) + "\n")
             one = Run(plan, folder, in_memory, lines)
-            one.take_all(systems, measures)
+            try:
+                one.take_all(systems, measures)
+            finally:
+                one.bench.postgres.stop()
     finally:
         shutil.rmtree(folder)
         shutil.rmtree(in_memory)
@@ -138,7 +144,8 @@ def run(
 
 def main(arguments: Sequence[str]) -> int:
     known_systems, known_measures = load_all(), all_measures()
-    names = [*known_systems, *known_measures, *GROUPS]
+    stores = sorted({system.store for system in known_systems.values() if system.server})
+    names = [*known_systems, *known_measures, *GROUPS, *stores]
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.run", description="Measure OmniQ beside others."
     )
@@ -152,7 +159,7 @@ def main(arguments: Sequence[str]) -> int:
     if not options.scratch.is_dir():
         parser.error(f"there is no folder {options.scratch}")
 
-    systems = _chosen(known_systems, options.names) or known_systems
+    systems = chosen_systems(known_systems, options.names, quick=options.quick)
     measures = chosen_measures(known_measures, options.names, systems)
     if options.update_docs and len({measure.group for measure in measures}) > 1:
         parser.error(f"the page has a place for each of {', '.join(GROUPS)}; choose one of them")
@@ -173,8 +180,10 @@ def all_measures() -> dict[str, Measure]:
     return task_measures() | pool_measures()
 
 
-def _chosen(known: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: thing for name, thing in known.items() if name in names}
+def chosen_systems(known: Mapping[str, System], names: Sequence[str], *, quick: bool) -> Mapping[str, System]:
+    """Those that were named, by themselves or by their store; else all, in a quick run none on a server."""
+    named = {name: system for name, system in known.items() if name in names or system.store in names}
+    return named or {name: system for name, system in known.items() if not (quick and system.server)}
 
 
 def chosen_measures(

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
+ADDRESS = "server.address"  # a file in the folder of a sample that uses a server: where it is
+
 Body = Literal["async", "sync"]
 Face = Literal["blocking", "async", "in-flight", "bulk"]
 
@@ -31,6 +33,8 @@ class System(ABC):
     across: ClassVar[bool] = True  # a producer in another process reaches its workers
     tells_settles: ClassVar[bool] = False  # its worker notes when the store has confirmed an end
     deep: ClassVar[bool] = False  # measured with a million tasks waiting
+    server: ClassVar[Literal["postgres"] | None] = None  # what must run beside it
+    processes: ClassVar[tuple[int, ...]] = (1,)  # how many workers drain together
 
     # --- in a child process ----------------------------------------------------------------------
 
@@ -63,6 +67,10 @@ class System(ABC):
     def put_many(self, enqueued_at: Sequence[float]) -> None:
         """Enqueue several tasks with one call."""
         raise NotImplementedError
+
+
+def address_in(folder: Path) -> str:
+    return (folder / ADDRESS).read_text(encoding="utf-8")
 
 
 class Reached(NamedTuple):

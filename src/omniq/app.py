@@ -13,7 +13,7 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import (
@@ -40,6 +40,7 @@ from omniq.errors import (
     InvalidOption,
     StoreUnavailable,
     UnserializableArgument,
+    Unsupported,
 )
 from omniq.handles import Completed, TaskHandle, gathered
 from omniq.logic.retry import RetryRules
@@ -66,6 +67,9 @@ from omniq.task import (
 if TYPE_CHECKING:
     from omniq.hooks import Hook
     from omniq.worker import AsyncWorkerPool, WorkerOptions, WorkerPool
+
+if TYPE_CHECKING:
+    from omniq.web import Dashboard
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,11 +104,13 @@ class OmniQ(Scheduling):
         self._allow = _patterns(allow)
         self._ttl_s = (seconds(result_ttl, "result_ttl"), seconds(failed_ttl, "failed_ttl"))
         self._max_payload = count(max_payload, "max_payload", least=1)
+        self.tasks: dict[str, TaskFunction[..., Any, Any]] = {}  # what @q.task has made, by name
         self._tasks: dict[str, Runnable] = {}
         self._hooks: list[Hook] = []
         self._process_queues: set[str] = set()  # where tasks wait that run in processes
         self._shared_queues: set[str] = set()  # where others wait
         self._storage: BaseStorage | None = None
+        self._after_enqueue: Callable[[], Coroutine[Any, Any, object]] | None = None
         self._forget()
         _apps.add(self)
 
@@ -181,6 +187,11 @@ class OmniQ(Scheduling):
         self._hooks.append(hook)
         return cast("H", hook)
 
+    @property
+    def served(self) -> Collection[str]:
+        """The names that workers of this application run."""
+        return self._tasks.keys()
+
     def register(self, name: str, runnable: Runnable, queue: str = "default") -> None:
         """Let this application's workers run `runnable` under `name`; most of it will wait in `queue`."""
         known = self._tasks.get(name)
@@ -196,8 +207,26 @@ class OmniQ(Scheduling):
     ) -> list[TaskHandle[Any]]:
         """All of `calls`, made with `send.call(...)`, or none of them."""
         tasks = _stored(calls)
-        enqueued = self._enqueue(tasks, conn, on_conflict, "await q.aenqueue_many(...)")
+        enqueued = self.store_here(tasks, conn, on_conflict, "await q.aenqueue_many(...)")
         return [TaskHandle(self, one, created=one.created) for one in enqueued]
+
+    def store_here(
+        self, tasks: list[StoredTask], conn: Any, on_conflict: OnConflict, twin: str
+    ) -> list[Enqueued]:
+        """What every blocking enqueue comes to."""
+        enqueued = self._enqueue(tasks, conn, on_conflict, twin)
+        if self._after_enqueue is not None and conn is None:
+            with LoopThread("omniq-inline") as thread:
+                thread.run(self._after_enqueue())
+        return enqueued
+
+    async def store(self, tasks: list[StoredTask], conn: Any, on_conflict: OnConflict) -> list[Enqueued]:
+        """What every enqueue inside a loop comes to."""
+        storage = await self.astorage()
+        enqueued = await storage.enqueue_many(tasks, conn=conn, on_conflict=on_conflict)
+        if self._after_enqueue is not None and conn is None:
+            await self._after_enqueue()
+        return enqueued
 
     def _enqueue(
         self, tasks: list[StoredTask], conn: Any, on_conflict: OnConflict, twin: str
@@ -222,8 +251,7 @@ class OmniQ(Scheduling):
     async def aenqueue_many(
         self, calls: Iterable[TaskCall[Any]], *, conn: Any = None, on_conflict: OnConflict = "skip"
     ) -> list[TaskHandle[Any]]:
-        storage = await self.astorage()
-        enqueued = await storage.enqueue_many(_stored(calls), conn=conn, on_conflict=on_conflict)
+        enqueued = await self.store(_stored(calls), conn, on_conflict)
         return [TaskHandle(self, one, created=one.created) for one in enqueued]
 
     # --- many handles ----------------------------------------------------------------------------
@@ -265,6 +293,28 @@ class OmniQ(Scheduling):
     def handle(self, task_id: str) -> TaskHandle[Any]:
         """A handle to a task that somebody else enqueued."""
         return TaskHandle(self, task_id, created=False)
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    def asgi_app(
+        self,
+        *,
+        token: str | None = None,
+        hosts: Sequence[str] = (),
+        allow_actions: bool = False,
+        show_args: bool = False,
+    ) -> Dashboard:
+        """The dashboard, to mount in any ASGI application. Needs `pip install 'omniq-tasks[web]'`.
+
+        It answers to the names of this machine only; name others in `hosts`, and guard them by a `token`, or
+        by what the application around it does. Nothing can be changed, and no arguments show, unless allowed.
+        """
+        try:
+            from omniq.web import Dashboard, Settings
+        except ImportError:
+            raise Unsupported("the dashboard needs pip install 'omniq-tasks[web]'") from None
+        settings = Settings(token=token, hosts=tuple(hosts), allow_actions=allow_actions, show_args=show_args)
+        return Dashboard(self.storage(), settings)
 
     # --- workers ---------------------------------------------------------------------------------
 
@@ -320,6 +370,31 @@ class OmniQ(Scheduling):
             if self._storage is not None:
                 raise InvalidOption("q.use(...) comes too late: the application has used its store already")
             self._where = url_or_storage
+
+    @contextlib.contextmanager
+    def on(
+        self,
+        storage: BaseStorage,
+        after_enqueue: Callable[[], Coroutine[Any, Any, object]] | None = None,
+    ) -> Generator[None]:
+        """Work on another store inside the block, whatever was used before; for tests (`omniq.testing`)."""
+        with self._lock:
+            before = self._where, self._storage, self._thread, self._blocking, self._by_loop
+            self._where, self._storage, self._thread, self._blocking, self._by_loop = (
+                storage, None, None, None, {},
+            )  # fmt: skip
+            self._after_enqueue = after_enqueue
+        try:
+            yield
+        finally:
+            with self._lock:
+                thread, blocking, by_loop = self._thread, self._blocking, self._by_loop
+                self._where, self._storage, self._thread, self._blocking, self._by_loop = before
+                self._after_enqueue = None
+            for one in by_loop.values():
+                one.abandon()
+            if thread is not None and blocking is not None:
+                thread.stop(blocking.close)
 
     @property
     def url(self) -> str:
@@ -479,6 +554,7 @@ class TaskDecorator:
         task: TaskFunction[..., Any, Any] = TaskFunction(self._app, func, name, runnable, self._options)
         for path in (name, *self._aliases):
             self._app.register(func_path(path), runnable, self._options.queue)
+        self._app.tasks[name] = task
         return task
 
 
@@ -517,7 +593,7 @@ class TaskFunction(Generic[P, R, T]):
         """Store the call. When this returns, it is durable."""
         task, options = self._maker.make(args, kwargs), self._options
         twin = f"await {self.__name__}.aenqueue(...)"
-        [enqueued] = self._app._enqueue([task], options.conn, options.on_conflict, twin)  # pyright: ignore[reportPrivateUsage]
+        [enqueued] = self._app.store_here([task], options.conn, options.on_conflict, twin)
         return TaskHandle(self._app, enqueued, created=enqueued.created)
 
     delay = enqueue
@@ -525,8 +601,7 @@ class TaskFunction(Generic[P, R, T]):
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Store the call. When this returns, it is durable."""
         task, options = self._maker.make(args, kwargs), self._options
-        storage = await self._app.astorage()
-        [enqueued] = await storage.enqueue_many([task], conn=options.conn, on_conflict=options.on_conflict)
+        [enqueued] = await self._app.store([task], options.conn, options.on_conflict)
         return TaskHandle(self._app, enqueued, created=enqueued.created)
 
     adelay = aenqueue

@@ -25,6 +25,7 @@
     ├── CallTimeout (TimeoutError)       a pooled call ran longer than its timeout, and was stopped
     ├── CallCancelled                    a pooled call was cancelled before it had ended
     ├── WorkerDied                       the process died that ran a pooled call; `.cause` says how
+    ├── CollateFailed (ValueError)       samples that make no batch, or a sample nobody knows how to batch
     ├── StartFailed                      a process of a pool could not be started
     └── PoolNotRunning (RuntimeError)    the pool was not started, or has ended
         └── PoolClosed                   the pool has ended for good
@@ -156,6 +157,10 @@ class WorkerDied(OmniqError):
     def __init__(self, message: str, cause: str = "") -> None:
         super().__init__(message)
         self.cause = cause
+
+
+class CollateFailed(OmniqError, ValueError):
+    """Samples that make no batch; the message names the sample, and what it has and should have."""
 
 
 class StartFailed(OmniqError):

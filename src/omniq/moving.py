@@ -37,11 +37,15 @@ async def check_still(source: BaseStorage, now: datetime) -> None:
     living = [worker for worker in await source.workers() if _lives(worker, now)]
     if running or living:
         names = ", ".join(sorted(worker.name for worker in living)[:5])
-        who = f"{len(living)} workers live ({names})" if living else "no worker lives"
+        who = f"live: {counted(len(living), 'worker')} ({names})" if living else "live: no worker"
         raise Conflict(
-            f"in the source {running} tasks run and {who}; stop the workers first. What runs when they are "
-            "killed comes back after its lease"
+            f"the source is in use (running: {counted(running, 'task')}; {who}); stop its workers first, or "
+            "write --while-running to move what does not run"
         )
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def _lives(worker: WorkerInfo, now: datetime) -> bool:

@@ -193,6 +193,10 @@ class TaskError(Struct, frozen=True, gc=False):
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
 
+    def mentions(self, text: str) -> bool:
+        wanted = text.lower()
+        return any(wanted in said.lower() for said in (self.type, self.message, self.traceback))
+
 
 class TaskFields(Struct, frozen=True, kw_only=True):
     """What a task is made of, apart from the call itself."""
@@ -505,6 +509,7 @@ class WorkerInfo(Struct, frozen=True):
     functions: tuple[str, ...] | None = None  # None: whatever can be imported
     started_at: datetime | None = None
     seen_at: datetime | None = None
+    loop_stalls: int = 0  # how often its event loop was found blocked
 
 
 class TaskFilter(Struct, frozen=True, kw_only=True):
@@ -514,17 +519,86 @@ class TaskFilter(Struct, frozen=True, kw_only=True):
     queue: str | None = None
     func_path: str | None = None
     unique_key: str | None = None
+    owner: str | None = None  # the worker that runs it
+    error: str | None = None  # a part of the error's type, message or traceback, in any case
+    enqueued_after: datetime | None = None
+    enqueued_before: datetime | None = None
+    finished_after: datetime | None = None
     finished_before: datetime | None = None
+
+    def matches(self, task: TaskFields, func_path: str) -> bool:
+        """What every store means by this filter; one that looks by other means looks for the same."""
+        return (
+            self.status in (None, task.status)
+            and self.queue in (None, task.queue)
+            and self.func_path in (None, func_path)
+            and self.unique_key in (None, task.unique_key)
+            and self.owner in (None, task.owner)
+            and (self.error is None or (task.error is not None and task.error.mentions(self.error)))
+            and _between(task.enqueued_at, self.enqueued_after, self.enqueued_before)
+            and _between(task.finished_at, self.finished_after, self.finished_before)
+        )
+
+
+def _between(moment: datetime | None, after: datetime | None, before: datetime | None) -> bool:
+    if after is None and before is None:
+        return True
+    return moment is not None and (after is None or moment > after) and (before is None or moment < before)
+
+
+class Page(Struct, frozen=True):
+    """Some tasks, newest first. Behind `after` there may be more; with None there is nothing more."""
+
+    tasks: list[Task]
+    after: str | None = None
+
+
+class Head(Struct, frozen=True):
+    """The due task that comes first in one queue and priority."""
+
+    queue: str
+    priority: int
+    task_id: str
+    func_path: str
+    due_at: datetime
+
+
+class Timing(Struct, frozen=True):
+    """How long one task that succeeded had waited since it was due, and then ran."""
+
+    queue: str
+    wait_s: float
+    run_s: float
+
+
+class Tally(Struct, frozen=True):
+    """One queue in one minute: by how much each status grew, and how often each thing happened."""
+
+    queue: str
+    minute: datetime
+    pending: int = 0
+    running: int = 0
+    success: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    enqueued: int = 0
+    succeeded: int = 0  # runs, those of interval tasks too
+    given_up: int = 0  # FAILED, or a failed run of an interval task that goes on
+    stopped: int = 0  # CANCELLED
+    retried: int = 0
+    lost: int = 0  # runs that ended with their worker or process
 
 
 class Rates(Struct, frozen=True):
-    """What happened since a moment."""
+    """What happened since the beginning of a minute."""
 
     enqueued: int
     succeeded: int
     failed: int
     cancelled: int
     over_s: float
+    retried: int = 0
+    lost: int = 0
 
     @property
     def finished_per_s(self) -> float:

@@ -36,6 +36,7 @@ from omniq.logic.retry import RetryPolicy
 from omniq.loopthread import LoopThread, forbid_running_loop
 from omniq.registry import Resolver
 from omniq.serializer import MsgpackSerializer, Serializer
+from omniq.stalls import StallWatch
 from omniq.storage.backend import Backend
 from omniq.storage.base import BaseStorage, Claimed
 from omniq.task import (
@@ -61,7 +62,8 @@ if TYPE_CHECKING:
 # A stop with a time limit does not wait longer than this for a store that is away.
 LAST_SETTLE_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.05
-LONGEST_PAUSE_S: Final = 5.0
+# Short enough to be at work again within five seconds of a repair.
+LONGEST_PAUSE_S: Final = 2.0
 PAUSE_WHILE_STOPPING_S: Final = 0.2
 # So many times as many slots were just filled as have ended meanwhile: those are few.
 FEW_BESIDE: Final = 4
@@ -149,6 +151,8 @@ class AsyncWorkerPool:
         self._clock = clock or REAL_CLOCK
         self._name = check_text(name, "name", MAX_WORKER_NAME)
         self._renews = True
+        self._ends_when_idle = False
+        self.claimed = 0
         self._identity = ""
         self.id = ""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -176,6 +180,11 @@ class AsyncWorkerPool:
     def without_retries(self) -> Self:
         """A failure is final."""
         self._policy = RetryPolicy(retries=False)
+        return self
+
+    def until_idle(self) -> Self:
+        """Stop by itself as soon as nothing is due and nothing runs: for tests."""
+        self._ends_when_idle = True
         return self
 
     def supervised(self, identity: str) -> Self:
@@ -225,6 +234,7 @@ class AsyncWorkerPool:
             self._identity or f"{self._name}@{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         )
         self._started_at: datetime = self._clock.now()
+        self._stalls: StallWatch | None = None
         self._closing = None
         self._outbox: list[Settlement] = []
         self._strangers: list[Settlement] = []
@@ -359,7 +369,7 @@ class AsyncWorkerPool:
                             "the store is away: {} reports are lost, leases will lapse", len(settlements)
                         )
                         return
-                elif (self._stopping and not self._crew.in_flight) or self._crew.is_stuck:
+                elif (self._is_over and not self._crew.in_flight) or self._crew.is_stuck:
                     return
                 else:
                     await self._rest()
@@ -370,6 +380,10 @@ class AsyncWorkerPool:
         finally:
             self.running = False
             self._stop_sleeping()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._stopping or (self._ends_when_idle and self._found_nothing)
 
     def _take_outbox(self) -> list[Settlement]:
         """What is to be told. No exchange is out now, so whoever is still unknown really is a stranger."""
@@ -428,6 +442,7 @@ class AsyncWorkerPool:
         # Slots that end together share a commit. A few that are out of step would stay so, and pay for one of
         # their own each time round; they settle alone once, and are filled together with the others again.
         self._falls_in = self._look_at == 0.0 and len(claims) >= FEW_BESIDE * len(self._outbox) > 0
+        self.claimed += len(claims)
         for task in claims:
             self._crew.start(task)
         self._learn_scarce(claims)
@@ -516,6 +531,7 @@ class AsyncWorkerPool:
 
     async def _start_upkeep(self) -> None:
         own_loop = self._injected_clock is None and self.storage.overrides("clone")
+        self._stalls = StallWatch()
         storage = self.storage.clone() if own_loop else self.storage
         self._upkeep = Upkeep(
             storage,
@@ -525,6 +541,7 @@ class AsyncWorkerPool:
             self.lease_s,
             self._clock,
             renews=self._renews,
+            stalls=self._stalls if own_loop else None,
         )
         self._upkeep_thread = LoopThread("omniq-upkeep").start() if own_loop else None
         work = _keep_up(self._upkeep, storage if own_loop else None)
@@ -553,7 +570,13 @@ class AsyncWorkerPool:
             in_flight=self._crew.in_flight,
             functions=self._resolver.names,
             started_at=self._started_at,
+            loop_stalls=self.loop_stalls,
         )
+
+    @property
+    def loop_stalls(self) -> int:
+        """How often the event loop was found blocked since the start."""
+        return 0 if self._stalls is None else self._stalls.stalls
 
     def _give_back(self, strangers: list[Held]) -> None:
         """Called by the upkeep, maybe from its thread."""

@@ -10,7 +10,7 @@ from benchmarks.goals import Goal
 from benchmarks.machine import Noise
 from benchmarks.measures import Drain
 from benchmarks.plan import Plan
-from benchmarks.run import all_measures, chosen_measures, main, run
+from benchmarks.run import all_measures, chosen_measures, chosen_systems, main, run
 from benchmarks.samples import Case, Failure, Record, Sample
 from benchmarks.stats import Spread, paired_ratio, percentile
 from benchmarks.systems import load_all
@@ -172,13 +172,26 @@ def test_names_choose_what_is_measured(names: list[str], expected: list[str]) ->
     assert [measure.name for measure in chosen] == expected
 
 
+def test_a_store_names_all_its_systems_and_a_quick_run_needs_no_server() -> None:
+    known = load_all()
+    on_server = {"omniq-postgres", "raw-postgres", "pgqueuer-postgres", "procrastinate-postgres"}
+    on_server |= {"chancy-postgres", "saq-postgres"}
+    assert set(chosen_systems(known, ["postgres", "drain"], quick=True)) == on_server
+    assert on_server.isdisjoint(chosen_systems(known, ["drain"], quick=True))
+    assert on_server <= set(chosen_systems(known, [], quick=False))
+
+
 # --- the real thing ------------------------------------------------------------------------------
 
 
 @pytest.mark.quiet
 @pytest.mark.bound(180)
 def test_a_very_small_run_measures_everything(tmp_path: Path) -> None:
-    systems = {name: system for name, system in load_all().items() if system.package is None}
+    systems = {
+        name: system
+        for name, system in load_all().items()
+        if system.package is None and system.server is None
+    }
     measures = list(all_measures().values())
     scratch, results = tmp_path / "scratch", tmp_path / "results"
     scratch.mkdir()
@@ -204,3 +217,34 @@ def test_a_very_small_run_measures_everything(tmp_path: Path) -> None:
     assert len(lines) == 1 + len(cases)
     assert "### Goals" in text
     assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.quiet
+@pytest.mark.bound(180)
+def test_a_very_small_run_on_a_server(
+    tmp_path: Path, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sample in a database of its own, which is gone afterwards; two worker processes count as one."""
+    monkeypatch.setenv("OMNIQ_BENCH_POSTGRES", postgres_dsn)
+    systems = {name: load_all()[name] for name in ("omniq-postgres", "raw-postgres")}
+    measures = [all_measures()[name] for name in ("drain", "idle")]
+    (tmp_path / "scratch").mkdir()
+    record, text = run(TINY, systems, measures, tmp_path / "scratch", tmp_path / "results", "a test")
+    assert record.failures == []
+    assert [(s.case.system, s.case.variant) for s in record.samples] == [
+        ("omniq-postgres", "async"),
+        ("omniq-postgres", "sync"),
+        ("omniq-postgres", "async x2"),
+        ("raw-postgres", "statements"),
+        ("omniq-postgres", ""),
+    ]
+    assert {s.values["tasks"] for s in record.samples if s.case.measure == "drain"} == {200.0}
+    assert "transactions_per_s" in record.samples[-1].values
+    assert "PostgreSQL: drain / raw limit" in text
+
+
+def test_every_peer_is_pinned_with_what_it_needs() -> None:
+    pins = Path("benchmarks/peers.txt").read_text(encoding="utf-8").splitlines()
+    names = {pin.split("==")[0] for pin in pins}
+    for system in load_all().values():
+        assert {*system.needs, *([system.package] if system.package else [])} <= names, system.name

@@ -40,7 +40,7 @@ async def test_memory_finds_a_row_that_contradicts_itself(task_id: str, change: 
     await fill(store)
     rows = store._rows
     rows.tasks[task_id] = replace(rows.tasks[task_id], **change)
-    assert {line.split()[0] for line in await store.verify()} == {task_id}
+    assert {line.split()[0] for line in await store.verify()} - {"queue"} == {task_id}
     await store.close()
 
 

@@ -164,7 +164,7 @@ def test_ranges_never_overlap_and_come_back_whole(sizes: list[int], seed: int) -
 
 
 def test_an_arena_is_cut_anew_without_more_memory() -> None:
-    arena = ReservedArena(4 * MIB)
+    arena = ReservedArena(4 * MIB).reserve()
     for kib in (64, 1024, 200, 4096, 64, 3000):
         slots = []
         while (slot := arena.take(kib * KIB)) is not None:
@@ -179,7 +179,7 @@ def test_an_arena_is_cut_anew_without_more_memory() -> None:
 
 
 def test_slots_are_told_apart_by_number_and_generation() -> None:
-    arena, seen = ReservedArena(2 * MIB), set[tuple[int, int]]()
+    arena, seen = ReservedArena(2 * MIB).reserve(), set[tuple[int, int]]()
     for kib in (64, 512, 64, 1024, 64) * 3:
         slot = arena.take(kib * KIB)
         assert slot is not None
@@ -190,7 +190,7 @@ def test_slots_are_told_apart_by_number_and_generation() -> None:
 
 
 def test_a_view_keeps_the_memory_of_a_closed_arena() -> None:
-    arena = ReservedArena(MIB)
+    arena = ReservedArena(MIB).reserve()
     slot = arena.take(100 * KIB)
     assert slot is not None
     view = np.frombuffer(slot.export(), np.uint8)
@@ -201,5 +201,24 @@ def test_a_view_keeps_the_memory_of_a_closed_arena() -> None:
 
 
 def test_more_than_there_is_cannot_be_reserved() -> None:
+    arena = ReservedArena(1 << 60)
     with pytest.raises(StartFailed, match=r"write a smaller arena="):
-        ReservedArena(1 << 60)
+        arena.reserve()
+    arena.close()
+
+
+def test_an_arena_grows_within_its_bounds() -> None:
+    """What was cut stays where it is; a slot that did not fit does, then."""
+    arena = ReservedArena(MIB, 4 * MIB).reserve()
+    first = arena.take(900 * KIB)
+    assert first is not None and arena.take(2 * MIB) is None
+    arena.grow(100 * MIB)
+    assert arena.limit_bytes == 4 * MIB
+    second = arena.take(2 * MIB)
+    assert second is not None and arena.take(2 * MIB) is None
+    second.memory[:] = b"x" * len(second.memory)
+    for slot in (first, second):
+        slot.free()
+    assert arena.used_bytes == 0
+    del slot, first, second
+    arena.close()

@@ -24,7 +24,7 @@ BOUND_S = 50.0
 TASK_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 # Commands that a test of their own runs, because they take long or need an id.
-TESTED_ELSEWHERE = ("omniq demo", "python examples/")
+TESTED_ELSEWHERE = ("omniq demo", "omniq result", "python examples/")
 
 
 def called(page: Page) -> str:

@@ -52,11 +52,41 @@ EXPECTED = {
         "retry is another task: True",
         "result: 42",
     ],
+    "training_loop": [
+        "one line says who waits for whom: True",
+        "the loss falls: True",
+        "stopped after 6 of 16 batches of epoch 1: True",
+        "the same weights as without the stop: True",
+    ],
     "processes": [
         "primes: [4, 25, 168]",
         "in another process: True",
         "spin: FAILED, kind timeout: ran longer than its timeout of 0.5 s",
         "crash: FAILED, kind poison: its process died: exited with code 3, 2 times while running it",
+    ],
+    "fastapi_orders": [
+        "order 1 is taken",
+        "mallory: the card was refused",
+        "confirmed order 1 of ann",
+        "1 order, 1 task",
+    ],
+    "flask_signup": [
+        "one task for two requests: True",
+        "it is PENDING",
+        "welcomed ann@example.org",
+        "it is SUCCESS",
+    ],
+    "thumbnails": [
+        "6 thumbnails, the first is 20 by 15",
+        "1 failed: ValueError: notes.ppm is no picture",
+        "written: 6",
+    ],
+    "nightly_report": [
+        "next at 02:00 in Berlin",
+        "sales report, attempt 1",
+        "sales report, attempt 1",
+        "sales report, attempt 2",
+        "sales report, attempt 1",
     ],
     "seed_names": [
         "AsyncWorkerPool: a.png is 20 pixels wide",

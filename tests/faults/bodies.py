@@ -11,7 +11,7 @@ from tests.faults.ledger import own_ledger
 
 
 class noted:  # noqa: N801 - reads as a word: `with noted(ctx):`
-    """RUN before the body and END after it, unless it raised."""
+    """RUN before the body and END after it, or CUT where it raised or was cancelled."""
 
     def __init__(self, ctx: Context) -> None:
         self._run = (ctx.task_id, ctx.epoch, os.getpid())
@@ -20,8 +20,7 @@ class noted:  # noqa: N801 - reads as a word: `with noted(ctx):`
         own_ledger().write("RUN", *self._run)
 
     def __exit__(self, kind: object, exc: object, tb: object) -> None:
-        if kind is None:
-            own_ledger().write("END", *self._run)
+        own_ledger().write("END" if kind is None else "CUT", *self._run)
 
 
 async def nap(seconds: float, ctx: Context) -> int:

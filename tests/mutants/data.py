@@ -121,7 +121,7 @@ DATA = [
     Mutant(
         "a full arena waits for what it keeps from running",
         ENGINE,
-        "            return self._waiting.first_needed()\n",
+        "            return self._waiting.first_needed(self._may_run)\n",
         "            return None\n",
         (FAULTS,),
         "d22 or d15",

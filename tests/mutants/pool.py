@@ -56,6 +56,13 @@ LOCKS = [
         (RULES,),
     ),
     Mutant(
+        "a worker is free again without its lock",
+        DISPATCHER,
+        "        await lock.acquire()  # a little quicker than `async with`, which counts here\n",
+        "        lock = asyncio.Lock()\n        await lock.acquire()\n",
+        (RULES,),
+    ),
+    Mutant(
         "an end is marked without the worker's lock",
         DISPATCHER,
         '        async with worker.lock:\n            if worker.status not in GONE:\n                worker.enter("exited")\n',
@@ -76,7 +83,7 @@ QUEUE = [
     Mutant(
         "a late done is another turn",
         DISPATCHER,
-        '            if not isinstance(message, Message) or message.id != message_id:\n                return\n            assert not message.left, "done comes after the last outcome"\n            worker.finish_task(message.encoded.count)\n',
+        '            if not isinstance(message, Message) or message.id != message_id:\n                return\n            if outcomes:\n                message.report(first_id, outcomes)\n            assert not message.left, "done comes after the last outcome"\n            worker.finish_task(message.encoded.count)\n',
         "            worker.finish_task(1)\n            if not isinstance(message, Message):\n                self.workers.line_up(worker)\n                return\n",
         (SEED,),
         "s004_11",
@@ -115,7 +122,8 @@ QUEUE = [
         REGISTRY,
         "            if worker is None:\n                continue\n",
         "            if worker is None:\n                return None\n",
-        (RULES,),
+        (SEED,),
+        "s004_13",
     ),
     Mutant(
         "a free worker is searched for among all",
@@ -176,8 +184,8 @@ WORKFLOW = [
     Mutant(
         "a result is there before its worker is free",
         DISPATCHER,
-        '            worker.finish_task(message.encoded.count)\n            if worker.status == "ready":\n                self._go_on(worker)\n',
-        '        self.conclude(message)\n        await asyncio.sleep(0)\n        await asyncio.sleep(0)\n        async with worker.lock:\n            worker.finish_task(message.encoded.count)\n            if worker.status == "ready":\n                self._go_on(worker)\n',
+        '            worker.finish_task(message.encoded.count)\n            if worker.status == "ready":\n                self._go_on(worker)\n        finally:\n            lock.release()\n',
+        '        finally:\n            lock.release()\n        self.conclude(message)\n        await asyncio.sleep(0)\n        await asyncio.sleep(0)\n        async with worker.lock:\n            worker.finish_task(message.encoded.count)\n            if worker.status == "ready":\n                self._go_on(worker)\n',
         (SEED,),
         "s004_18",
     ),
@@ -278,6 +286,33 @@ NOTES = [
     ),
 ]
 
+COPIES = [
+    Mutant(
+        "a copy of a process answers calls",
+        "pool/lines.py",
+        "        if copies.is_copy():\n            copies.leave()\n",
+        "",
+        ("tests/pool/test_child.py",),
+        "copy",
+    ),
+    Mutant(
+        "a copy of a process runs the rest of a range",
+        "pool/ranges.py",
+        "        self._flush_at = 0.0\n\n    def _skip",
+        "\n    def _skip",
+        ("tests/pool/test_child.py",),
+        "copy",
+    ),
+    Mutant(
+        "a copy of a process writes to the page of the worker",
+        "pool/copies.py",
+        "        libc.mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)\n",
+        "",
+        ("tests/pool/test_child.py",),
+        "copy",
+    ),
+]
+
 STARTING = [
     Mutant(
         "a start is over with its last step, whoever was cancelled then",
@@ -329,4 +364,4 @@ STARTING = [
     ),
 ]
 
-POOL = [*LOCKS, *QUEUE, *WORKFLOW, *GROWING, *NOTES, *STARTING]
+POOL = [*LOCKS, *QUEUE, *WORKFLOW, *GROWING, *NOTES, *COPIES, *STARTING]

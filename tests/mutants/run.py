@@ -20,13 +20,21 @@ from typing import Final, NamedTuple
 
 from tests.mutants.data import DATA
 from tests.mutants.guard import SOURCE
+from tests.mutants.loader import LOADER
 from tests.mutants.mutants import MUTANTS, Mutant
+from tests.mutants.policies import POLICIES
 from tests.mutants.pool import POOL
+from tests.mutants.postgres import POSTGRES
 from tests.mutants.processes import PROCESSES
+from tests.mutants.redis import REDIS
+from tests.mutants.schedules import SCHEDULES
 from tests.mutants.speed import SPEED
 from tests.mutants.workers import WORKERS
 
-ALL: Final = (*MUTANTS, *WORKERS, *POOL, *PROCESSES, *DATA, *SPEED)
+ALL: Final = (
+    *(*MUTANTS, *WORKERS, *POLICIES, *SCHEDULES, *POOL, *PROCESSES, *DATA, *LOADER),
+    *(*POSTGRES, *REDIS, *SPEED),
+)
 ROOT: Final = Path(__file__).parents[2]
 AT_ONCE: Final = 2
 PATIENCE_S: Final = 180.0  # a bug that makes a test hang is noticed, too

@@ -67,7 +67,11 @@ class Heard:
         self.notes.append((call_id, note))
         self._note("note")
 
-    def done(self, child: Child, message_id: int) -> None:
+    def done(
+        self, child: Child, message_id: int, first_id: int = 0, outcomes: Sequence[Outcome] = ()
+    ) -> None:
+        if outcomes:
+            self.outcomes(child, first_id, outcomes)
         self.messages_done.append(message_id)
         self._note("done")
 

@@ -166,10 +166,9 @@ class ScriptedChild:
             return
         [encoded] = self.message.calls
         message_id, left = self.message.id, encoded.count - self.reported
-        if left:
-            self.report(*[Returned(value)] * left)
+        first = encoded.id + self.reported
         self.message, self.running = None, 0
-        self.events.done(self, message_id)
+        self.events.done(self, message_id, first, [Returned(value)] * left)
 
     def fail(self, exception: Exception) -> None:
         assert self.message is not None

@@ -525,3 +525,52 @@ async def test_an_exception_that_ends_programs_when_it_is_shown() -> None:
         with pytest.raises((CallFailed, bodies.SaysGoodbye)):
             await heard.call(bodies.raise_, "goodbye")
         assert await heard.call(bodies.echo, 1) == 1
+
+
+# --- a body that forks ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"), [(bodies.fork_and_return, int), (bodies.fork_and_return_text, str)]
+)
+async def test_a_copy_of_the_process_answers_nothing_and_runs_nothing(
+    body: Any, shown: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the body was called once or in a range: both processes return from it, one goes on."""
+    runs = tmp_path / "runs"
+    monkeypatch.setenv("RUNS", str(runs))
+    async with a_child() as heard:
+        assert heard.child is not None
+        for _ in range(3):
+            runs.write_text("")
+            ids = heard.send_range(body, range(8))
+            await heard.until(lambda ids=ids: ids[-1] in heard.outcome_of)  # type: ignore[misc]
+            expected = [Returned(n if shown is int else [str(n)]) for n in range(8)]
+            assert [heard.outcome_of[call_id] for call_id in ids] == expected
+            assert runs.read_text().split() == [str(n) for n in range(8)], "each of them once"
+            assert await heard.call(body, 3) == (3 if shown is int else ["3"])
+        assert heard.exit is None
+        assert children_of(heard.child.pid) == set()
+
+
+async def test_what_a_copy_returns_is_nothing_that_the_worker_returned() -> None:
+    async with a_child() as heard:
+        assert heard.child is not None
+        ids = heard.send_range(bodies.fork_and_die, range(8))
+        await heard.end()
+        assert [heard.outcome_of.get(call_id) for call_id in ids] == [*map(Returned, range(3)), *[None] * 5]
+        assert heard.child.running == ids[3]
+
+
+@pytest.mark.parametrize("code", [0, 3])
+async def test_a_copy_that_exits_does_so_for_itself(code: int) -> None:
+    async with a_child() as heard:
+        assert await heard.call(bodies.fork_and_exit, code) == code
+        assert await heard.call(bodies.echo, 1) == 1
+
+
+async def test_a_copy_says_nothing_and_is_given_nothing() -> None:
+    async with a_child() as heard:
+        assert await heard.call(bodies.fork_and_speak) is True
+        assert heard.notes == []
+        assert await heard.call(bodies.echo, 1) == 1

@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from omniq.pool import ranges
 from omniq.pool.calls import CallInterrupted
-from omniq.pool.child import current
+from omniq.pool.child import current, room
 
 kept: list[Any] = []
 
@@ -323,3 +324,46 @@ def read_or_echo(value: Any) -> Any:
     Path(begun).touch()
     Path(source).read_bytes()
     return 1
+
+
+def fork_and_return(n: int) -> int:
+    """Both processes return from here; each run of a call leaves a line in a file."""
+    ranges.FLUSH_EVERY_S = 60.0  # type: ignore[misc]  # nothing is sent on the way that would end the copy
+    with open(os.environ["RUNS"], "a") as file:
+        file.write(f"{n}\n")
+    if n == 3:
+        copy = os.fork()
+        if copy:
+            os.waitpid(copy, 0)
+    return n
+
+
+def fork_and_return_text(n: int) -> list[str]:
+    """As above, with results that are pickled."""
+    return [str(fork_and_return(n))]
+
+
+def fork_and_die(n: int) -> int:
+    """The copy returns; then the worker dies."""
+    if n == 3 and (copy := os.fork()):
+        os.waitpid(copy, 0)
+        kill_self()
+    return n
+
+
+def fork_and_exit(code: int) -> int:
+    copy = os.fork()
+    if not copy:
+        sys.exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+
+
+def fork_and_speak() -> bool:
+    """The copy says something and asks for memory, as if it were the call."""
+    call = current()
+    assert call is not None
+    copy = os.fork()
+    if not copy:
+        call.note("from the copy")
+        os._exit(0 if room(1 << 20) is None else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) == 0

@@ -19,6 +19,10 @@ CHUNK = 1 << 16
 READY = b"Z\x00\x00\x00\x05"
 
 
+class Cut(Exception):
+    """This connection is no more."""
+
+
 class Link:
     """One connection through the proxy."""
 
@@ -27,6 +31,8 @@ class Link:
         self.ours = ours  # to the client
         self.theirs = theirs  # to the server
         self.started = False
+        self.says = b""  # the client's first words: who it is
+        self.dead = False
         self.rest = b""
         self.watched: set[bytes] = set()  # names of prepared statements whose answers are to be lost
         self.armed = False
@@ -36,6 +42,8 @@ class Link:
         while data := await client.read(CHUNK):
             await self.proxy.until_heard()
             self._look(data)
+            if self.dead:
+                continue
             self.theirs.write(data)
             await self.theirs.drain()
 
@@ -45,11 +53,12 @@ class Link:
                 self.held += data
                 if self.held[-6:-1] != READY:
                     continue
-                self.proxy.losses -= 1
-                self.proxy.lost += 1
+                self.proxy.count_loss()
                 self.cut()
                 return
             await self.proxy.until_answered()
+            if self.dead:
+                continue
             self.ours.write(data)
             await self.ours.drain()
 
@@ -57,6 +66,7 @@ class Link:
         """Frames of the client: a type, a length, a body. The very first has no type."""
         if not self.started:
             self.started = True
+            self.says = data
             return
         self.rest += data
         while len(self.rest) >= 5:
@@ -70,10 +80,13 @@ class Link:
         matches = self.proxy.pattern is not None and self.proxy.pattern in body
         if kind == b"P" and matches:
             self.watched.add(body.split(b"\x00", 1)[0])
-        elif kind == b"B":
-            self.armed = self.proxy.losses > 0 and body.split(b"\x00", 2)[1] in self.watched
-        elif kind == b"Q":
-            self.armed = self.proxy.losses > 0 and matches
+        elif kind in (b"B", b"Q"):
+            meant = matches if kind == b"Q" else body.split(b"\x00", 2)[1] in self.watched
+            self.armed = self.proxy.losses > 0 and meant
+            if self.armed and self.proxy.unheard:  # it does not even get there
+                self.proxy.count_loss()
+                self.cut()
+                raise Cut
 
     def cut(self) -> None:
         """A reset: no goodbye in either direction."""
@@ -97,7 +110,7 @@ class Proxy:
         self.pattern: bytes | None = None
         self.losses = 0  # answers to statements with the pattern in them that are still to be lost
         self.lost = 0
-        self.opened = 0
+        self.unheard = False  # lose the statements themselves instead
 
     @property
     def dsn(self) -> str:
@@ -115,8 +128,13 @@ class Proxy:
 
     # --- what can go wrong -----------------------------------------------------------------------
 
-    def lose_answers(self, statement: str, times: int) -> None:
-        self.pattern, self.losses, self.lost = statement.encode(), times, 0
+    def lose_answers(self, statement: str, times: int, *, unheard: bool = False) -> None:
+        """To statements with this text in them. `unheard`: cut off before they arrive."""
+        self.pattern, self.losses, self.lost, self.unheard = statement.encode(), times, 0, unheard
+
+    def count_loss(self) -> None:
+        self.losses -= 1
+        self.lost += 1
 
     def reset(self) -> None:
         """Every connection is cut."""
@@ -132,6 +150,11 @@ class Proxy:
         """What clients say arrives; what the server says does not."""
         self._answered.clear()
 
+    def kill(self, who: bytes = b"") -> None:
+        """What is connected now stays so, and never hears anything again; `who` is among its first words."""
+        for link in self._links:
+            link.dead = link.dead or who in link.says
+
     def heal(self) -> None:
         self._heard.set()
         self._answered.set()
@@ -145,7 +168,6 @@ class Proxy:
     # --- passing on ------------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.opened += 1
         if self.refuses:
             writer.transport.abort()
             return

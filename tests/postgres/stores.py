@@ -37,9 +37,9 @@ class VirtualConnections(Connections):
             return self._clock.now()
         return self._began + timedelta(seconds=self._clock.monotonic())
 
-    async def _run(self, conn: Any, sql: str, arguments: tuple[Any, ...]) -> Any:
+    async def _run(self, conn: Any, sql: str, arguments: tuple[Any, ...], timeout_s: float) -> Any:
         await conn.execute(f"SET omniq.now = '{self.now().isoformat()}'")
-        return await super()._run(conn, sql, arguments)
+        return await super()._run(conn, sql, arguments, timeout_s)
 
 
 class EverFromStart(Cursor):
@@ -92,7 +92,10 @@ def fresh_schema(dsn: str, *, virtual: bool = False) -> Iterator[str]:
         asyncio.run(drop_schema(dsn, name))
 
 
-TABLES = ("task", "run", "queue", "paused", "gone", "worker", "ear", "schedule", "queue_limit", "parcel")
+TABLES = (
+    *("task", "run", "queue", "paused", "gone", "worker", "ear", "tally"),
+    *("schedule", "queue_limit", "parcel"),
+)
 
 
 async def empty_schema(dsn: str, name: str) -> None:

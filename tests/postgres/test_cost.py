@@ -1,6 +1,6 @@
 """None of the known ways in which a PostgreSQL queue collapses: counted in index entries, not in seconds."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -8,10 +8,11 @@ import asyncpg
 import pytest
 
 from omniq import Task
-from omniq.storage.postgres import PostgresStorage
+from omniq.storage.postgres import FIRST_LOOK, LOOK, PostgresStorage
 from omniq.storage.postgres.claiming import Cursor
 from omniq.storage.postgres.schema import quoted
-from omniq.task import Claim, Settlement, StoredTask
+from omniq.task import Claim, Page, Settlement, StoredTask, TaskFilter, TaskStatus, WorkerInfo
+from tests.postgres.stores import EverFromStart
 
 AT_ONCE = 100
 NEVER = float("inf")
@@ -115,15 +116,15 @@ async def test_a_plan_made_on_the_empty_table_serves_a_full_one(postgres_dsn: st
 
 
 @pytest.mark.parametrize("with_cursor", [True, False])
-async def test_what_was_claimed_is_not_walked_over_again(
+async def test_f30_what_was_claimed_is_not_walked_over_again(
     postgres_dsn: str, schema: str, with_cursor: bool
 ) -> None:
-    """Causes 3 and 4: dead entries at the head, which an old snapshot keeps from being marked."""
+    """F30, causes 3 and 4: dead entries at the head, which an old snapshot keeps from being marked."""
     many = 3000
     async with PostgresStorage(postgres_dsn, schema=schema) as store, old_snapshot(postgres_dsn):
         await store.enqueue_many(tasks(many + AT_ONCE))
-        if with_cursor:
-            store._cursor = Kept()
+        # Without it, also on a machine so slow that it would be used by itself.
+        store._cursor = Kept() if with_cursor else EverFromStart()
         await drain(store, many)
     read = await reads(postgres_dsn, schema, 2 * many)
     walk_from_start = many / AT_ONCE * many / 2
@@ -186,15 +187,18 @@ async def test_several_queues_are_not_sorted(postgres_dsn: str, schema: str) -> 
     assert read.entries["task_waiting"] < 10 * (3 * AT_ONCE + AT_ONCE) * 1.5
 
 
-async def test_claims_lock_only_what_they_hand_out(postgres_dsn: str, schema: str) -> None:
+@pytest.mark.parametrize("queues", ["ab", "aa"], ids=["two queues", "one queue"])
+async def test_claims_lock_only_what_they_hand_out(postgres_dsn: str, schema: str, queues: str) -> None:
+    """And nobody waits for what another claim has locked."""
     async with PostgresStorage(postgres_dsn, schema=schema) as store:
-        await store.enqueue_many([*tasks(50, queue="a"), *tasks(50, queue="b")])
+        await store.enqueue_many([*tasks(50, queue=queues[0]), *tasks(50, queue=queues[1])])
         conn = await asyncpg.connect(postgres_dsn)
         async with conn.transaction():
             taken = await conn.fetch(
-                f"SELECT {quoted(schema)}.pick(now(), ARRAY['a', 'b'], 10, '{{}}', 0, "
+                f"SELECT {quoted(schema)}.pick(now(), $1::text[], 10, '{{}}', 0, "
                 "'{}', '{}', '{}', '{}') "
-                f"FROM set_config('search_path', {_literal(quoted(schema))}, true)"
+                f"FROM set_config('search_path', {_literal(quoted(schema))}, true)",
+                sorted(set(queues)),
             )
             assert len(taken[0][0]) == 10
             assert len(await store.claim("ann", limit=100)) == 90
@@ -226,3 +230,61 @@ async def test_a_clock_that_was_set_back_costs_only_until_nothing_is_left_from_b
         await store.prune()
         assert not await conn.fetchval(still)
         await conn.close()
+
+
+async def test_looking_reads_no_table_and_few_entries(postgres_dsn: str, schema: str) -> None:
+    """S11: what the pages show is found without a scan, also by plans made on the empty table."""
+    many = 20_000
+    looks: list[Callable[[PostgresStorage], Awaitable[object]]] = [
+        lambda store: store.counts(),
+        lambda store: store.rates(datetime.now(UTC)),
+        lambda store: store.heads(),
+        lambda store: store.timings(50),
+        lambda store: store.ahead("last", 50),
+        lambda store: store.page(limit=50),
+        lambda store: store.page(TaskFilter(status=TaskStatus.RUNNING)),
+        lambda store: store.page(TaskFilter(status=TaskStatus.FAILED)),
+        lambda store: store.page(TaskFilter(status=TaskStatus.PENDING, queue="small")),
+    ]
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        await store.enqueue(Task("jobs.resize", id="last"))
+        for look in looks:
+            for _ in range(6):
+                await look(store)
+        await store.enqueue_many(tasks(many))
+        await store.enqueue_many(tasks(10, queue="small"))
+        before = await reads(postgres_dsn, schema, 0)
+        for look in looks:
+            await look(store)
+    read = await reads(postgres_dsn, schema, 0)
+    assert read.seq_scans <= SCANS_WHEN_MADE
+    walked = {name: entries - before.entries[name] for name, entries in read.entries.items()}
+    assert sum(walked[name] for name in walked if name.startswith("task")) < many / 2, walked
+
+
+async def test_a_filter_that_no_index_serves_looks_at_a_bounded_number(
+    postgres_dsn: str, schema: str
+) -> None:
+    """S11: a page of nothing says where to look on."""
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        await store.enqueue_many(tasks(LOOK + 2 * FIRST_LOOK))
+        page = await store.page(TaskFilter(error="(a+)+$"), limit=50)
+        assert page.tasks == []
+        assert page.after is not None
+        assert await store.page(TaskFilter(error="(a+)+$"), page.after, limit=50) == Page([])
+
+
+async def test_tallies_stay_few(postgres_dsn: str, schema: str) -> None:
+    """They are only ever added to, so somebody puts them together: a beat does."""
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        for _ in range(30):
+            await store.enqueue(Task("jobs.resize"))
+        await drain(store, 0)
+        await store.beat(WorkerInfo("ann", "ann", "host", 1))
+        conn = await asyncpg.connect(postgres_dsn)
+        try:
+            rows = await conn.fetchval(f"SELECT count(*) FROM {quoted(schema)}.tally")
+        finally:
+            await conn.close()
+        assert rows <= 2, "one, or two where a minute began meanwhile"
+        assert (await store.counts())["default"][TaskStatus.PENDING] == 30

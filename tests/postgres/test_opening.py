@@ -1,12 +1,22 @@
 """What cannot be opened says so in one line, in our own words, and never with the password."""
 
+import subprocess
+import sys
+
 import asyncpg
 import pytest
 
 from omniq import Task
-from omniq.errors import InvalidOption, OmniqError, StoreError, StoreUnavailable
+from omniq.errors import (
+    InvalidOption,
+    OmniqError,
+    SchemaMismatch,
+    StoreError,
+    StoreUnavailable,
+    Unsupported,
+)
 from omniq.storage import open_storage
-from omniq.storage.postgres import PostgresStorage
+from omniq.storage.postgres import PostgresStorage, connections
 from omniq.storage.postgres.schema import quoted
 from tests.postgres.server import LOCKED_PASSWORD, LOCKED_ROLE
 
@@ -84,6 +94,44 @@ async def test_a_role_without_rights(postgres_dsn: str, schema: str) -> None:
         await poor.close()
         await conn.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
         await conn.close()
+
+
+async def test_an_old_server(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "OLDEST_SERVER", 99)
+    told = await refusal(postgres_dsn)
+    assert isinstance(told, Unsupported)
+    assert "99 or newer is needed" in str(told)
+
+
+async def test_a_missing_schema(postgres_dsn: str) -> None:
+    told = await refusal(postgres_dsn + "&schema=nowhere")
+    assert isinstance(told, SchemaMismatch)
+    assert "omniq migrate" in str(told)
+
+
+@pytest.mark.parametrize("queue", ["a b", "'; DROP TABLE task; --", "", "x" * 129, "a\x00b", "*"])
+async def test_a_hostile_queue_name(postgres_dsn: str, schema: str, queue: str) -> None:
+    """S6: refused before any statement is made of it."""
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        with pytest.raises(InvalidOption, match="queue"):
+            await store.pause(queue)
+        with pytest.raises(InvalidOption, match="queue"):
+            await store.enqueue(Task("jobs.resize", queue=queue))
+
+
+@pytest.mark.parametrize("where", ["@127.0.0.1:1/x", "@h:port/x", "@/x?host=%2Fno%2Fsuch%2Ffolder"])
+def test_the_command_shows_no_password_and_one_line(where: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "omniq", "tasks", "--url", f"postgresql://me:{SECRET}{where}"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert ended.returncode != 0
+    assert SECRET not in ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) <= 2
 
 
 def test_a_password_is_in_no_representation() -> None:

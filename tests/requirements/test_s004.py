@@ -281,7 +281,7 @@ async def test_s004_12_readiness_is_rechecked_after_the_lock_was_waited_for() ->
 @pytest.mark.requirement("S004-13")
 async def test_s004_13_stale_entries_are_dropped_and_none_is_returned_in_the_end() -> None:
     """S004-13: removed, stopping, exited and busy entries are passed over; none left is None."""
-    workers = await registry(5)
+    workers = await registry(6)
     snapshot = await workers.snapshot()
     await workers.remove(0)
     for worker_id, status in ((1, "stopping"), (2, "exited"), (3, "error")):
@@ -289,6 +289,7 @@ async def test_s004_13_stale_entries_are_dropped_and_none_is_returned_in_the_end
             snapshot[worker_id].enter(status)  # type: ignore[arg-type]
     async with snapshot[4].lock:
         snapshot[4].start_task("something else")
+    assert await workers.reserve_ready_worker("task") is snapshot[5], "the one behind all of them"
     assert await workers.reserve_ready_worker("task") is None
     assert not workers.ready_queue
 

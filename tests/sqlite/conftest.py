@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.processes import Field
+from tests.worker.fixtures import logs
+
+__all__ = ["logs"]
 
 
 @pytest.fixture

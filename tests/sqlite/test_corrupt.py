@@ -184,7 +184,9 @@ async def test_text_that_is_none_stops_nobody(database: Path, column: str, repor
         assert await storage.enqueue(Task("a.b"))
         if column not in ("error", "progress"):  # not read by a claim, and harmless until it is
             assert any("seq 1" in line for line in reported)
-            assert (await storage.verify()) == []
+            # Whose queue cannot be read is still counted where it was enqueued.
+            counted_elsewhere = ["queue default counts 2 PENDING, but has 1"] if column == "queue" else []
+            assert [line for line in await storage.verify() if "PENDING" in line] == counted_elsewhere
 
 
 async def test_a_running_row_with_an_owner_of_nonsense_is_put_aside(

@@ -1,7 +1,7 @@
 """What a claim costs does not grow with what cannot run. Counted in SQLite's own steps, without a clock."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -11,8 +11,9 @@ import pytest
 
 from omniq import Task
 from omniq.storage import SQLiteStorage
+from omniq.storage.sqlite.looking import LOOK, SORTED
 from omniq.storage.sqlite.records import micros
-from omniq.task import Claim, Settlement
+from omniq.task import Claim, Settlement, TaskError, TaskFilter, TaskStatus
 from omniq.testing import VirtualClock
 from omniq.testing.clock import START
 
@@ -25,11 +26,11 @@ class Steps:
 
 
 @contextmanager
-def stepped(storage: SQLiteStorage) -> Iterator[Steps]:
-    """Count the instructions of SQLite's virtual machine in the writer's connection."""
+def stepped(storage: SQLiteStorage, *, reading: bool = False) -> Iterator[Steps]:
+    """Count the instructions of SQLite's virtual machine in the writer's connection, or the reader's."""
     steps = Steps()
     assert storage._engine is not None
-    conn = storage._engine._writer
+    conn = storage._engine._reader if reading else storage._engine._writer
 
     def on_step() -> int:
         steps.count += 1
@@ -167,7 +168,7 @@ async def test_this_counts_what_grows(tmp_path: Path) -> None:
         await storage.enqueue(Task("a.b", id="pattern"))
         pile_up(tmp_path / "jobs.db", Heap("mine", 2, 0, -1.0), MANY)
         with stepped(storage) as steps:
-            await storage._write(lambda rows: rows.counts())
+            await storage._write(lambda rows: rows.verify())
         assert steps.count > MANY
 
 
@@ -196,3 +197,73 @@ async def test_upkeep_costs_the_same_beside_history(tmp_path: Path) -> None:
             return found
 
     assert_same(await costs(tmp_path / "one.db", 1), await costs(tmp_path / "many.db", MANY))
+
+
+LOOKS: dict[str, Callable[[SQLiteStorage], Awaitable[object]]] = {
+    "counts": lambda storage: storage.counts(),
+    "rates": lambda storage: storage.rates(START),
+    "heads": lambda storage: storage.heads(),
+    "timings": lambda storage: storage.timings(50),
+    "ahead": lambda storage: storage.ahead("mine", 50),
+    "newest": lambda storage: storage.page(limit=50),
+    "running": lambda storage: storage.page(TaskFilter(status=TaskStatus.RUNNING)),
+    "failed, of which there is one": lambda storage: storage.page(TaskFilter(status=TaskStatus.FAILED)),
+    "waiting in a small queue": lambda s: s.page(TaskFilter(status=TaskStatus.PENDING, queue="mine")),
+}
+
+
+async def cost_of_looks(database: Path, how_many: int) -> list[int]:
+    async with SQLiteStorage(database, clock=VirtualClock(), durability="relaxed") as storage:
+        for heap in (Heap("other", 2, 0, -1.0), Heap("other", 0, 9, -1.0), Heap("later", 0, 9, 1.0)):
+            await storage.enqueue(Task("a.b", id="pattern"))
+            pile_up(database, heap, how_many)
+        for number in range(100):
+            await storage.enqueue(Task("a.b", queue="full", id=f"full {number}", priority=1))
+        await storage.enqueue(Task("a.b", queue="mine", id="mine"))
+        for worker in ("ann", "bob"):
+            await storage.enqueue(Task("a.b", queue="run"))
+            [claimed] = await storage.claim(worker, ["run"])
+        await storage.settle([Settlement.failed(claimed, TaskError("ValueError", "boom"))])
+        costs: list[int] = []
+        for look in LOOKS.values():
+            with stepped(storage, reading=True) as steps:
+                await look(storage)
+            costs.append(steps.count)
+        return costs
+
+
+async def test_looking_costs_the_same_beside_a_million(tmp_path: Path) -> None:
+    """S11: what the pages show is found without counting or scanning."""
+    few = await cost_of_looks(tmp_path / "few.db", 100)
+    many = await cost_of_looks(tmp_path / "many.db", MANY)
+    assert {
+        name: (less, more)
+        for name, less, more in zip(LOOKS, few, many, strict=True)
+        if more - less > 20 + less // 20
+    } == {}
+
+
+STEPS_PER_LOOK = 40
+SPARSE = [
+    TaskFilter(func_path="no.such"),
+    TaskFilter(error="(a+)+$"),
+    TaskFilter(status=TaskStatus.SUCCESS, queue="empty"),
+    TaskFilter(unique_key="nobody"),
+    TaskFilter(enqueued_after=START + timedelta(days=1)),
+]
+
+
+async def test_a_filter_that_no_index_serves_looks_at_a_bounded_number(tmp_path: Path) -> None:
+    """S11: a page of nothing says where to look on; so do all of them until the end."""
+    async with SQLiteStorage(tmp_path / "jobs.db", clock=VirtualClock(), durability="relaxed") as storage:
+        await storage.enqueue(Task("a.b", id="pattern"))
+        pile_up(tmp_path / "jobs.db", Heap("other", 2, 0, -1.0), 2 * LOOK + LOOK // 2)
+        for wanted in SPARSE:
+            after, pages = None, 0
+            while pages == 0 or after is not None:
+                with stepped(storage, reading=True) as steps:
+                    page = await storage.page(wanted, after, 50)
+                assert page.tasks == []
+                assert steps.count < STEPS_PER_LOOK * (LOOK + SORTED)
+                after, pages = page.after, pages + 1
+            assert pages == 3

@@ -56,7 +56,7 @@ def main() -> int:
     link, start = loop.run_until_complete(_greet(end))
     if start is None:
         return EXIT_FAILED
-    log.configure(start.plan.log_level, debug=start.plan.debug)
+    log.configure(start.plan.log_level, debug=start.plan.debug, form=start.plan.log_format)
     # Outside of a running loop, because modules may do at import what is refused inside one.
     try:
         pool = _prepare(start, link)

@@ -55,6 +55,12 @@ async def _examine(storage: BaseStorage) -> AsyncIterator[Finding]:
     try:
         if isinstance(storage, SQLiteStorage):
             yield wal_reset(sqlite3.sqlite_version_info, len({(w.host, w.pid) for w in workers}))
+        vitals = getattr(storage, "vitals", None)  # a store on a server; its driver may not be installed here
+        if vitals is not None:
+            from omniq.cli.examine_postgres import examine_server
+
+            for finding in examine_server(await vitals()):
+                yield finding
         for finding in (*_data(await storage.verify()), *_workers(workers, beside)):
             yield finding
         yield _clock(await _newest(storage, workers), datetime.now(UTC))
@@ -80,7 +86,7 @@ def wal_reset(version: tuple[int, ...], processes: int) -> Finding:
 
 def _data(wrong: list[str]) -> Iterator[Finding]:
     if not wrong:
-        yield Finding("ok", "data", "quick_check and every rule about tasks hold")
+        yield Finding("ok", "data", "what is stored makes sense, and every rule about tasks holds")
     for line in wrong[:MAX_LINES]:
         yield Finding("problem", "data", line)
     if len(wrong) > MAX_LINES:

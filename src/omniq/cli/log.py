@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import traceback
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     from loguru import Message
 
 
-def configure(level: str, *, debug: bool = False) -> None:
+def configure(level: str, *, debug: bool = False, form: str = "text") -> None:
     """Replace loguru's own handler. With `debug`, tracebacks follow their record, each line marked."""
     logger.remove()
     logger.add(
-        _Writer(debug).write,
+        (_JsonWriter(debug) if form == "json" else _Writer(debug)).write,
         level=level.upper(),
         format=lambda _: "",  # the writer makes its line from the record itself
         backtrace=False,
@@ -42,10 +43,7 @@ class _Writer:
             line += f": {safe(getattr(exception.type, '__name__', exception.type))}: {safe(exception.value)}"
             if self._debug:
                 line += self._traceback(exception.value)
-        # A reader of the log that went away must not take the worker along.
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(line + "\n")
-            sys.stderr.flush()
+        _put(line)
 
     @staticmethod
     def _traceback(exception: BaseException | None) -> str:
@@ -53,3 +51,36 @@ class _Writer:
             return ""
         lines = masked("".join(traceback.format_exception(exception))).splitlines()
         return "".join(f"\n    | {safe(line)}" for line in lines)
+
+
+class _JsonWriter(_Writer):
+    """One object per line, ASCII only. What a record was logged with stands under its own key."""
+
+    def write(self, message: Message) -> None:
+        record = message.record
+        entry: dict[str, object] = {
+            "time": record["time"].isoformat(),
+            "level": record["level"].name.lower(),
+            "pid": self._pid,
+            "logger": record["name"],
+            "message": masked(record["message"]),
+        }
+        entry |= {key: _plain(value) for key, value in record["extra"].items() if key not in entry}
+        exception = record["exception"]
+        if exception is not None:
+            kind = getattr(exception.type, "__name__", str(exception.type))
+            entry["error"] = f"{kind}: {masked(str(exception.value))}"
+            if self._debug and exception.value is not None:
+                entry["traceback"] = masked("".join(traceback.format_exception(exception.value)))
+        _put(json.dumps(entry))
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, int | float | bool | None) else masked(str(value))
+
+
+def _put(line: str) -> None:
+    # A reader of the log that went away must not take the worker along.
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()

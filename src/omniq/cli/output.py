@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -11,6 +10,10 @@ from typing import Any, Final
 
 from omniq.cli.text import safe
 
+_COLOURS: Final = {
+    "PENDING": "cyan", "RUNNING": "blue", "SUCCESS": "green", "FAILED": "red", "CANCELLED": "yellow",
+    "paused": "yellow",
+}  # fmt: skip
 _UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -20,13 +23,29 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Aligned columns. A terminal cuts the last one off at its edge, a pipe gets everything."""
-    cells = [list(columns), *([safe(value) for value in row] for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(columns))]
-    edge = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for row in cells:
+    """Aligned columns. A terminal gets colours, and lines that end at its edge; a pipe gets everything."""
+    cells = [[safe(value) for value in row] for row in rows]
+    if sys.stdout.isatty():
+        _print_rich(columns, cells)
+        return
+    widths = [max(len(row[column]) for row in (columns, *cells)) for column in range(len(columns))]
+    for row in (columns, *cells):
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        sys.stdout.write(line.rstrip()[:edge] + "\n")
+        sys.stdout.write(line.rstrip() + "\n")
+
+
+def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        # What names a row is never cut: people copy it. The last column gives way first.
+        table.add_column(column, no_wrap=True, overflow="fold" if number == 0 else "ellipsis")
+    for row in cells:
+        table.add_row(*(Text(cell, style=_COLOURS.get(cell.partition(" ")[0], "")) for cell in row))
+    Console(soft_wrap=False).print(table)
 
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:

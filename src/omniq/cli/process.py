@@ -31,6 +31,8 @@ class Child:
         self.ready = False
         self.quiet_s = 0.0
         self.killed = False
+        self.refused = False
+        self.kill_at: float | None = None  # told to make way for another; gone by then
 
     @classmethod
     async def spawn(cls, plan: Plan) -> Child:

@@ -37,7 +37,7 @@ def state_of(task: Task) -> str:
 
 def as_dict(task: Task, *, with_args: bool = False) -> dict[str, Any]:
     shape: dict[str, Any] = {name: builtins(getattr(task, name)) for name in _PLAIN}
-    shape["error"] = _error_as_dict(task.error)
+    shape["error"] = error_as_dict(task.error)
     if with_args:
         shape |= {"args": builtins(task.args), "kwargs": builtins(task.kwargs), "headers": task.headers}
     return shape
@@ -45,10 +45,10 @@ def as_dict(task: Task, *, with_args: bool = False) -> dict[str, Any]:
 
 def run_as_dict(run: Run) -> dict[str, Any]:
     fields = ("epoch", "owner", "started_at", "finished_at", "outcome")
-    return {name: builtins(getattr(run, name)) for name in fields} | {"error": _error_as_dict(run.error)}
+    return {name: builtins(getattr(run, name)) for name in fields} | {"error": error_as_dict(run.error)}
 
 
-def _error_as_dict(error: TaskError | None) -> dict[str, str] | None:
+def error_as_dict(error: TaskError | None) -> dict[str, str] | None:
     if error is None:
         return None
     return {

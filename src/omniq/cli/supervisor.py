@@ -11,9 +11,11 @@ body that holds the interpreter for minutes loses nothing, and takes back at onc
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from loguru import logger
@@ -21,6 +23,7 @@ from loguru import logger
 from omniq.cli import log
 from omniq.cli.aftermath import give_back, release
 from omniq.cli.process import Child
+from omniq.cli.reload import changes
 from omniq.cli.renewal import keep_renewing
 from omniq.cli.wire import Beat, Found, Plan, Ready, Refused
 from omniq.errors import OmniqError
@@ -46,7 +49,7 @@ TAKE_BACK_EVERY_S: Final = 0.2
 
 def supervise(plan: Plan) -> Refused | None:
     """Until told to stop. What is returned says why it could not even begin."""
-    log.configure(plan.log_level, debug=plan.debug)
+    log.configure(plan.log_level, debug=plan.debug, form=plan.log_format)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(Supervisor(plan).run())
 
@@ -60,6 +63,7 @@ class Supervisor:
         self._at_once = False
         self._kill_at: float | None = None
         self._refusal: Refused | None = None
+        self._files_changed = asyncio.Event()
 
     async def run(self) -> Refused | None:
         loop = asyncio.get_running_loop()
@@ -67,13 +71,16 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal)
         renewing = asyncio.create_task(keep_renewing(self._supervised, self._plan.lease))
         renewing.add_done_callback(self._renewal_ended)
+        watching = asyncio.create_task(self._watch_files()) if self._plan.reload else None
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._plan.processes):
                     group.create_task(self._keep_one_running())
         finally:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+            beside = [task for task in (renewing, watching) if task is not None]
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             await self._close_stores()
         return self._refusal
 
@@ -108,6 +115,16 @@ class Supervisor:
         for child in self._children:
             child.stop(now=at_once)
 
+    async def _watch_files(self) -> None:
+        """For development: other files, other worker processes. What runs is given back."""
+        async for changed in changes(Path.cwd()):
+            logger.info("{file} changed: the worker processes start again", file=changed)
+            for child in self._children:
+                child.stop(now=True)
+                child.kill_at = time.monotonic() + KILL_AFTER_S
+            self._files_changed.set()
+            self._files_changed = asyncio.Event()
+
     # --- one place -------------------------------------------------------------------------------
 
     async def _keep_one_running(self) -> None:
@@ -122,10 +139,27 @@ class Supervisor:
             else:
                 await self._see_through(child)
                 lived_s = child.lived_s
+                if child.refused or child.kill_at is not None:  # only with --reload
+                    await self._until_files_changed(child)
+                    continue
             pause_s = next_pause_s(pause_s, lived_s)
             if not self._stopping.is_set():
                 logger.info("another worker process starts in {:g} s", pause_s)
                 await self._sleep(pause_s)
+
+    async def _until_files_changed(self, child: Child) -> None:
+        """What refused to start would do so again before that; what made way for another need not wait."""
+        if child.kill_at is not None or self._stopping.is_set():
+            return
+        logger.warning("waiting for a file to change")
+        changed, stopping = (
+            asyncio.ensure_future(one.wait()) for one in (self._files_changed, self._stopping)
+        )
+        try:
+            await asyncio.wait((changed, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            stopping.cancel()
 
     async def _see_through(self, child: Child) -> None:
         """From its first word to what it leaves behind."""
@@ -154,6 +188,9 @@ class Supervisor:
                     child.ready, child.quiet_s = True, 0.0
                 case Found():
                     child.storage = self._store(report)
+                case Refused() if self._plan.reload:
+                    child.refused = True
+                    logger.error("{why}", why=report.message)
                 case Refused():
                     self._refusal = self._refusal or report
                     if not self._stopping.is_set():
@@ -174,7 +211,8 @@ class Supervisor:
         tick_s = self._plan.beat_every_s
         try:
             while not ended.done():
-                until_kill_s = tick_s if self._kill_at is None else self._kill_at - time.monotonic()
+                kill_at = self._kill_at or child.kill_at
+                until_kill_s = tick_s if kill_at is None else kill_at - time.monotonic()
                 await asyncio.wait([ended], timeout=max(0.01, min(tick_s, until_kill_s)))
                 # Counted in ticks of this loop: time in which we stood still ourselves counts for nobody.
                 child.quiet_s += tick_s
@@ -186,7 +224,8 @@ class Supervisor:
     def _kill_if_hopeless(self, child: Child) -> None:
         if child.killed:
             return
-        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+        kill_at = min((at for at in (self._kill_at, child.kill_at) if at is not None), default=math.inf)
+        if time.monotonic() >= kill_at:
             logger.error("worker process {} does not stop; killing it", child.pid)
             child.kill()
         elif child.quiet_s >= (limit_s := self._plan.stall_limit if child.ready else START_WITHIN_S):
@@ -210,7 +249,7 @@ class Supervisor:
             await self._sleep(TAKE_BACK_EVERY_S)
 
     async def _free(self, child: Child, storage: BaseStorage) -> None:
-        if child.killed and self._stopping.is_set():
+        if child.killed and (self._stopping.is_set() or child.kill_at is not None):
             held = await give_back(storage, child.identity)
         else:
             held = await release(storage, child.identity)

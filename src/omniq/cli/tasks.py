@@ -97,7 +97,7 @@ def retry(ids: tuple[str, ...], url: str | None) -> int:
         await storage.retry(task_id)
         return "PENDING"
 
-    return with_store(url, lambda storage: _each(storage, ids, one))
+    return with_store(url, lambda storage: each(storage, ids, one))
 
 
 @click.command(cls=OmniqCommand)
@@ -110,10 +110,10 @@ def cancel(ids: tuple[str, ...], url: str | None) -> int:
         status = await storage.cancel(task_id)
         return "RUNNING, asked to stop" if status == "RUNNING" else str(status)
 
-    return with_store(url, lambda storage: _each(storage, ids, one))
+    return with_store(url, lambda storage: each(storage, ids, one))
 
 
-async def _each(
+async def each(
     storage: BaseStorage,
     ids: tuple[str, ...],
     do: Callable[[BaseStorage, str], Coroutine[Any, Any, str]],

@@ -35,6 +35,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     allow: tuple[str, ...] = ()
     url: str | None = None
     log_level: str = "info"
+    log_format: str = "text"
+    reload: bool = False
     stall_limit: float = 600.0
     debug: bool = False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import Any, Final
 
@@ -10,29 +9,9 @@ import click
 
 from omniq.cli.errors import CommandFailed
 from omniq.cli.group import OmniqCommand, debugging
+from omniq.cli.options import POSITIVE, Seconds, app_path
 
 LEVELS: Final = ("debug", "info", "warning", "error")
-
-
-class Seconds(click.FloatRange):
-    """A number of seconds that somebody could wait for."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds = float(super().convert(value, param, ctx))
-        if not math.isfinite(seconds):
-            self.fail(f"{value} is no number of seconds.", param, ctx)
-        return seconds
-
-
-POSITIVE: Final = Seconds(min=0, min_open=True)
-
-
-def _app_path(_: click.Context, __: click.Parameter, value: str) -> str:
-    from omniq.cli.wire import APP_PATH
-
-    if not APP_PATH.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is no module and name, such as myapp.tasks:q")
-    return value
 
 
 def _queue_names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
@@ -48,7 +27,7 @@ def _queue_names(_: click.Context, __: click.Parameter, value: str | None) -> tu
 
 
 @click.command(cls=OmniqCommand)
-@click.argument("app", metavar="MODULE:APP", callback=_app_path)
+@click.argument("app", metavar="MODULE:APP", callback=app_path)
 @click.option(
     "--concurrency",
     type=click.IntRange(min=1),
@@ -89,6 +68,18 @@ def _queue_names(_: click.Context, __: click.Parameter, value: str | None) -> tu
     help="How often to look for work that nothing announced.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@click.option(
+    "--log-format",
+    type=click.Choice(("text", "json")),
+    default="text",
+    show_default=True,
+    help="Lines for people, or an object per line for programs.",
+)
+@click.option(
+    "--reload",
+    is_flag=True,
+    help="Start the worker processes again when a Python file below the working directory changes.",
+)
 @click.option(
     "--allow",
     multiple=True,

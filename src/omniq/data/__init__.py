@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from omniq.data.base import BaseWorkerPool
     from omniq.data.inside import empty
+    from omniq.data.loader import DataLoader
     from omniq.data.worker_pool import WorkerPool
 
 _HOMES = {
     "BaseWorkerPool": "omniq.data.base",
+    "DataLoader": "omniq.data.loader",
     "WorkerPool": "omniq.data.worker_pool",
     "empty": "omniq.data.inside",
 }
 
-__all__ = ["BaseWorkerPool", "WorkerPool", "empty"]
+__all__ = ["BaseWorkerPool", "DataLoader", "WorkerPool", "empty"]
 
 
 def __getattr__(name: str) -> Any:

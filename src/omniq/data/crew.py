@@ -7,7 +7,9 @@ crew.give(worker, ...)    on the loop, never waits
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -42,6 +44,7 @@ class Crew(Protocol):
     def prepare(self, hand: Hand, call_id: int) -> None: ...
     def give(self, hand: Hand, base: int, work: Any, done: int) -> None: ...
     async def close(self) -> None: ...
+    def grow(self, arena_bytes: int) -> int: ...
     @property
     def used_bytes(self) -> int: ...
 
@@ -49,8 +52,20 @@ class Crew(Protocol):
 class ProcessCrew:
     """Workers are children of a template process; results come through an arena."""
 
-    def __init__(self, arena_bytes: int, preload: Sequence[str], init: Callable[[], Any] | None) -> None:
+    def __init__(
+        self,
+        arena_bytes: int,
+        preload: Sequence[str],
+        init: Callable[[], Any] | None,
+        *,
+        preload_required: bool = True,
+        read_only: bool = True,
+        most_arena_bytes: int = 0,
+    ) -> None:
         self._arena_bytes = arena_bytes
+        self._most_arena_bytes = most_arena_bytes
+        self._preload_required = preload_required
+        self._read_only = read_only
         self._preload = tuple(preload)
         self._prepare = calls.encode(0, inside.prepare, (init,))
         self._arena: ReservedArena | None = None
@@ -70,9 +85,19 @@ class ProcessCrew:
         return chunk
 
     async def start(self) -> None:
-        self._arena = ReservedArena(self._arena_bytes)
-        self._template = Template(preload=self._preload, arena=self._arena, read_only=True)
-        await self._template.start()
+        self._arena = ReservedArena(self._arena_bytes, self._most_arena_bytes)
+        self._template = Template(
+            preload=self._preload,
+            preload_required=self._preload_required,
+            arena=self._arena,
+            read_only=self._read_only,
+        )
+        with ThreadPoolExecutor(1) as beside:  # to fill a large arena takes as long as to start a process
+            reserved = asyncio.get_running_loop().run_in_executor(beside, self._arena.reserve)
+            try:
+                await self._template.start()
+            finally:
+                await reserved
 
     async def hire(self, events: Events) -> Child:
         assert self._template is not None
@@ -97,6 +122,12 @@ class ProcessCrew:
             await self._template.close()
         if self._arena is not None:
             self._arena.close()
+
+    def grow(self, arena_bytes: int) -> int:
+        """Enlarge the arena as far as may be; says how large it is."""
+        assert self._arena is not None
+        self._arena.grow(arena_bytes)
+        return self._arena.limit_bytes
 
     @property
     def used_bytes(self) -> int:

@@ -18,7 +18,7 @@ from loguru import logger
 from omniq.data.crew import Crew
 from omniq.data.feeding import fits, places
 from omniq.data.items import MAX_FALSE_STARTS, Item
-from omniq.data.stream import Hatch
+from omniq.data.stream import Hatch, Stream
 from omniq.data.waiting import Waiting
 from omniq.data.worker import Worker
 from omniq.errors import StartFailed, WorkerDied
@@ -176,6 +176,7 @@ class Engine:
         is_complete = sum(one.is_ready for one in self.workers) == self._num_workers
         if is_complete and self._starting is not None and not self._starting.done():
             self._starting.set_result(None)
+        self._share_with(worker)
         self.feed()
 
     def not_prepared(self, worker: Worker, exc: Exception) -> None:
@@ -267,7 +268,7 @@ class Engine:
         """Give what may start to whoever is free."""
         while not self._is_stopping:
             item = self._chosen()
-            worker = None if item is None else self._free_worker()
+            worker = None if item is None else self._worker_for(item.stream)
             if item is not None and worker is not None:
                 self._waiting.take(item)
                 self._hatch.started(item)
@@ -276,18 +277,47 @@ class Engine:
                 return
 
     def _chosen(self) -> Item | None:
-        first = self._waiting.first()
+        first = self._waiting.first(self._may_run)
         hatch = self._hatch
         with hatch.lock:
             enough = fits(hatch.unread_bytes, hatch.in_flight, self._sizes.bytes, self._arena_bytes)
             hatch.is_narrow = first is not None and not enough
             if first is None or enough:
                 return first
-            return self._waiting.first_needed()
+            return self._waiting.first_needed(self._may_run)
 
-    def _free_worker(self) -> Worker | None:
-        most = places(self._usual_s)
-        free = [worker for worker in self.workers if worker.is_ready and len(worker.sent) < most]
+    def _has_place(self, worker: Worker) -> bool:
+        return worker.is_ready and len(worker.sent) < places(self._usual_s)
+
+    def _owner(self, stream: Stream) -> Worker | None:
+        """The one living worker that a sticky stream goes to."""
+        return next((worker for worker in self.workers if stream in worker.streams), None)
+
+    def _assign(self, stream: Stream) -> Worker | None:
+        ready = [worker for worker in self.workers if worker.is_ready]
+        found = min(ready, key=lambda worker: len(worker.streams), default=None)
+        if found is not None:
+            found.streams.add(stream)
+        return found
+
+    def _share_with(self, worker: Worker) -> None:
+        """A worker that is new takes its part of the sticky streams from the others."""
+        while (most := max(self.workers, key=lambda one: len(one.streams))) is not worker:
+            if len(most.streams) - len(worker.streams) < 2:
+                return
+            worker.streams.add(most.streams.pop())
+
+    def _may_run(self, stream: Stream) -> bool:
+        """A sticky stream waits for its worker, others only for any."""
+        if not stream.is_sticky:
+            return True
+        owner = self._owner(stream) or self._assign(stream)
+        return owner is not None and self._has_place(owner)
+
+    def _worker_for(self, stream: Stream) -> Worker | None:
+        if stream.is_sticky:
+            return self._owner(stream)
+        free = [worker for worker in self.workers if self._has_place(worker)]
         return min(free, key=lambda worker: len(worker.sent), default=None)
 
     def _take_from_busy(self) -> bool:
@@ -298,8 +328,8 @@ class Engine:
 
     def _make_way(self) -> None:
         """What was given beforehand comes back if something more urgent has come meanwhile."""
-        first = self._waiting.first()
-        if first is None or not self._highest:
+        first = self._waiting.first(self._may_run) if self._highest else None
+        if first is None:
             return
         for worker in self.workers:
             while self._ask_back(worker, first.priority):
@@ -309,6 +339,8 @@ class Engine:
         """Take back the last item of a worker that it has not begun and that is less urgent."""
         for sent in reversed(tuple(worker.sent)[1:]):
             if sent.was_asked_back or sent.item.priority >= below or sent.count > MAX_WITHDRAWN:
+                continue
+            if sent.item.stream.is_sticky:
                 continue
             if worker.ask_back(sent):
                 self.put_back(sent.item)
@@ -337,6 +369,10 @@ class Engine:
         if took_s is not None:
             usual_s = self._usual_s
             self._usual_s = took_s if usual_s is None else REMEMBERED * usual_s + (1 - REMEMBERED) * took_s
+        self.feed()
+
+    async def grow(self, arena_bytes: int) -> None:
+        self._arena_bytes = max(self._arena_bytes, self._crew.grow(arena_bytes))
         self.feed()
 
     # --- time ------------------------------------------------------------------------------------

@@ -20,6 +20,11 @@ def fits(unread_bytes: int, in_flight: int, usual_bytes: int, arena_bytes: int) 
     return unread_bytes + (in_flight + 1) * usual_bytes <= arena_bytes * SHARE
 
 
+def wanted_arena_bytes(result_bytes: int, ahead: int) -> int:
+    """For so many results ahead of a reader who looks at one."""
+    return int(result_bytes * (ahead + 1) / SHARE) + result_bytes
+
+
 def places(usual_s: float | None) -> int:
     """How many items a worker may have at a time, given how long one usually takes."""
     if usual_s is None or usual_s > QUICK_S:

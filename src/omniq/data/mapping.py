@@ -4,47 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from omniq.data.stream import Hatch, Stream, Work
 
 T = TypeVar("T")
 
 
-def mapped(
-    hatch: Hatch,
-    stream: Stream,
-    work: Callable[[list[T]], Work],
-    items: Iterable[T],
-    *,
-    chunksize: int,
-    ahead: int,
-) -> Iterator[Any]:
-    hatch.open(stream)
-    return _results(hatch, stream, work, iter(items), chunksize, ahead)
+class Mapped(Iterator[Any]):
+    """Results in turn. One that is an exception is raised in its place, and the next ones follow."""
 
+    def __init__(
+        self,
+        hatch: Hatch,
+        stream: Stream,
+        work: Callable[[list[T]], Work],
+        items: Iterable[T],
+        *,
+        chunksize: int,
+        ahead: int,
+    ) -> None:
+        self._is_closed = True
+        self._hatch = hatch
+        self._stream = stream
+        self._work = work
+        self._items = iter(items)
+        self._chunksize = chunksize
+        self._ahead = ahead
+        self._more = True
+        hatch.open(stream)
+        self._is_closed = False
 
-def _results(
-    hatch: Hatch,
-    stream: Stream,
-    work: Callable[[list[T]], Work],
-    items: Iterator[T],
-    chunksize: int,
-    ahead: int,
-) -> Iterator[Any]:
-    more = True
-    try:
-        while True:
-            # Only what was read makes room, so that nothing runs far ahead of a slow reader.
-            while more and stream.outstanding < ahead * chunksize:
-                chunk = list(islice(items, chunksize))
-                if more := bool(chunk):
-                    hatch.submit(stream, [work(chunk)])
-            found, value = stream.take_until_done()
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        while not self._is_closed:
+            self.begin()
+            found, value = self._stream.take_until_done()
             if found:
-                yield value
-            elif not more:
-                return
-            del value  # or it would be pinned while its reader waits for the next one
-    finally:
-        hatch.close(stream)
+                return value
+            if not self._more:
+                self.close()
+        raise StopIteration
+
+    def begin(self) -> None:
+        """Submit what may be ahead. Only what was read makes room, so a slow reader is not overtaken."""
+        while self._more and self._stream.outstanding < self._ahead * self._chunksize:
+            chunk = list(islice(self._items, self._chunksize))
+            if chunk:
+                self._hatch.submit(self._stream, [self._work(chunk)])
+            else:
+                self._more = False
+
+    def close(self) -> None:
+        """Drop what is ahead."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._hatch.close(self._stream)
+
+    def __del__(self) -> None:
+        self.close()

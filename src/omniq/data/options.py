@@ -42,14 +42,14 @@ def checked(
     max_losses: int,
     preload: Sequence[str],
 ) -> Options:
-    _count(num_workers, "num_workers", 1)
-    _one_of(kind, "kind", ("process", "thread"))
-    _one_of(on_error, "on_error", ("skip", "raise"))
+    check_count(num_workers, "num_workers", 1)
+    check_one_of(kind, "kind", ("process", "thread"))
+    check_one_of(on_error, "on_error", ("skip", "raise"))
     if max_pending is not None:
-        _count(max_pending, "max_pending", 1)
+        check_count(max_pending, "max_pending", 1)
     if arena is not None:
-        _count(arena, "arena", SMALLEST_ARENA_BYTES)
-    _count(max_losses, "max_losses", 0)
+        check_count(arena, "arena", SMALLEST_ARENA_BYTES)
+    check_count(max_losses, "max_losses", 0)
     if init is not None and not callable(init):
         raise InvalidOption(f"init must be a function without arguments, not {init!r}")
     return Options(
@@ -66,11 +66,11 @@ def checked(
     )
 
 
-def _count(value: object, name: str, least: int) -> None:
+def check_count(value: object, name: str, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidOption(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
-def _one_of(value: object, name: str, choices: tuple[str, ...]) -> None:
+def check_one_of(value: object, name: str, choices: tuple[object, ...]) -> None:
     if value not in choices:
         raise InvalidOption(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")

@@ -189,6 +189,7 @@ class Stream:
     def __init__(self, hatch: Hatch, *, ordered: bool, on_error: ErrorPolicy) -> None:
         self.readable = threading.Condition(hatch.lock)
         self.is_ordered = ordered
+        self.is_sticky = False  # all of it goes to one worker, as long as that lives
         self.end = 0  # the number of the next call that is submitted
         self.in_flight = 0  # calls that a worker has
         self.unfinished = 0  # calls of which nobody knows yet what becomes of them

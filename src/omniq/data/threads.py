@@ -162,6 +162,9 @@ class ThreadCrew:
     async def close(self) -> None:
         """Threads were asked to stop before; they end with their calls."""
 
+    def grow(self, arena_bytes: int) -> int:
+        return arena_bytes
+
     @property
     def used_bytes(self) -> int:
         return 0

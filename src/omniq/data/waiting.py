@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from omniq.data.items import Item
 from omniq.data.stream import Stream
 
 Entry = tuple[int, int, Item]
+
+
+def _any(_stream: Stream) -> bool:
+    return True
 
 
 class Waiting:
@@ -24,13 +28,13 @@ class Waiting:
         heapq.heappush(self._queues.setdefault(item.stream, []), (-item.priority, item.number, item))
         self._by_head.setdefault(item.stream, {})[item.head] = item
 
-    def first(self) -> Item | None:
-        """The one that should run next."""
-        return min(self._firsts(), key=lambda item: (-item.priority, item.number), default=None)
+    def first(self, may_run: Callable[[Stream], bool] = _any) -> Item | None:
+        """The one that should run next, of the streams that may."""
+        return min(self._firsts(may_run), key=lambda item: (-item.priority, item.number), default=None)
 
-    def first_needed(self) -> Item | None:
+    def first_needed(self, may_run: Callable[[Stream], bool] = _any) -> Item | None:
         """The one without which somebody who reads could not go on."""
-        for stream in tuple(self._queues):
+        for stream in filter(may_run, tuple(self._queues)):
             item = self._by_head[stream].get(stream.head) if stream.is_ordered else self._top(stream)
             if item is not None and stream.needs(item):
                 return item
@@ -52,8 +56,8 @@ class Waiting:
     def streams(self) -> tuple[Stream, ...]:
         return tuple(self._queues)
 
-    def _firsts(self) -> Iterator[Item]:
-        for stream in tuple(self._queues):
+    def _firsts(self, may_run: Callable[[Stream], bool]) -> Iterator[Item]:
+        for stream in filter(may_run, tuple(self._queues)):
             item = self._top(stream)
             if item is not None:
                 yield item

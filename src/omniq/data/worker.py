@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 from loguru import logger
 
@@ -14,6 +15,7 @@ from omniq.pool.calls import Outcome, Raised, Returned
 
 if TYPE_CHECKING:
     from omniq.data.crew import Crew, Hand
+    from omniq.data.stream import Stream
     from omniq.pool.peer import Child, Exit
 
 
@@ -42,6 +44,7 @@ class Worker:
         self.was_ready = False
         self.has_finished = False  # anything at all
         self.sent: deque[Sent] = deque()
+        self.streams: WeakSet[Stream] = WeakSet()  # that go to this worker and no other
         self.watched = 0  # the call whose time is measured, and since when
         self.watched_at = 0.0
         self._boss = boss
@@ -115,7 +118,11 @@ class Worker:
     def note(self, child: Child, call_id: int, note: Any) -> None:
         logger.debug("a note of data worker {worker}: {note!r:.200}", worker=self.number, note=note)
 
-    def done(self, child: Child, message_id: int) -> None:
+    def done(
+        self, child: Child, message_id: int, first_id: int = 0, outcomes: Sequence[Outcome] = ()
+    ) -> None:
+        if outcomes:
+            self.outcomes(child, first_id, outcomes)
         if message_id == self._prepare_id:
             return
         sent = self.sent.popleft()

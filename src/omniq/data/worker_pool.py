@@ -21,7 +21,7 @@ from loguru import logger
 from omniq.data.base import BaseWorkerPool
 from omniq.data.crew import Crew, ProcessCrew
 from omniq.data.engine import Engine
-from omniq.data.mapping import mapped
+from omniq.data.mapping import Mapped
 from omniq.data.options import Options, checked
 from omniq.data.stream import ErrorPolicy, Hatch, Stream, Work
 from omniq.data.threads import ThreadCrew
@@ -95,9 +95,7 @@ class WorkerPool(BaseWorkerPool):
                 logger.debug("the data pool is already running")
                 return self
             options = self._options
-            crew: Crew = ProcessCrew(options.arena_bytes, options.preload, options.init)
-            if options.kind == "thread":
-                crew = ThreadCrew(options.init)
+            crew = self._new_crew(options)
             thread = LoopThread("omniq-data").start()
             try:
                 engine = thread.submit(_started(crew, self._hatch, options)).result()
@@ -133,6 +131,11 @@ class WorkerPool(BaseWorkerPool):
 
     def close(self) -> None:
         self.stop()
+
+    def _new_crew(self, options: Options) -> Crew:
+        if options.kind == "thread":
+            return ThreadCrew(options.init)
+        return ProcessCrew(options.arena_bytes, options.preload, options.init)
 
     def _new_stream(self) -> Stream:
         return Stream(self._hatch, ordered=self._options.ordered, on_error=self._options.on_error)
@@ -173,22 +176,34 @@ class WorkerPool(BaseWorkerPool):
             yield value
             del value  # or it would be pinned while the reader waits for the next one
 
-    def map(self, fn: Callable[[T], R], items: Iterable[T], *, chunksize: int = 1) -> Iterator[R]:
+    def map(
+        self,
+        fn: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        chunksize: int = 1,
+        ahead: int | None = None,
+        sticky: bool = False,
+    ) -> Iterator[R]:
         """`fn(item)` for each item, a bounded number of them ahead of whoever reads.
 
-        `chunksize` items go to a worker at once. These results are apart from those of `submit_task`.
-        Leaving the loop drops what is ahead.
+        `chunksize` items go to a worker at once, and `ahead` chunks before somebody reads (default: four per
+        worker). `sticky`: all of them to one worker, as long as that lives, for a function that goes on where
+        it stopped. These results are apart from those of `submit_task`. Leaving the loop drops what is ahead.
         """
         crew = self._running_crew()
-        if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
-            raise InvalidOption(f"chunksize must be a whole number of at least 1, not {chunksize!r}")
+        for value, option in ((chunksize, "chunksize"), (ahead, "ahead")):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise InvalidOption(f"{option} must be a whole number of at least 1, not {value!r}")
         name, encoded = name_of(_function(fn)), crew.chunks(fn)
 
         def work(chunk: list[T]) -> Work:
             assert self.num_workers  # whoever reads the results keeps the pool alive
             return Work(0, name, len(chunk), encoded(chunk))
 
-        return mapped(self._hatch, self._new_stream(), work, items, chunksize=chunksize, ahead=self._ahead())
+        stream = self._new_stream()
+        stream.is_sticky = bool(sticky)
+        return Mapped(self._hatch, stream, work, items, chunksize=chunksize, ahead=ahead or self._ahead())
 
     def _ahead(self) -> int:
         ahead = 4 * self.num_workers

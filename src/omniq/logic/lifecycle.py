@@ -34,7 +34,9 @@ from omniq.task import (
     Succeeded,
     Task,
     TaskError,
+    TaskFields,
     TaskStatus,
+    Timing,
     replace,
 )
 
@@ -296,11 +298,24 @@ def substitute(task: StoredTask, new: StoredTask) -> StoredTask:
     return replace(task, func_path=new.func_path, payload=new.payload, eta=new.eta)
 
 
+def is_due(task: TaskFields, now: datetime) -> bool:
+    """What has no eta is due whatever the clock says."""
+    return task.eta is None or task.eta <= now
+
+
 def due_at(task: StoredTask) -> datetime:
     """The moment that orders a waiting task: its eta, or when it was enqueued."""
     moment = task.eta if task.eta is not None else task.enqueued_at
     assert moment is not None
     return moment
+
+
+def timing(task: StoredTask) -> Timing | None:
+    """How long a task that ended waited since it was due, and ran."""
+    if task.started_at is None or task.finished_at is None:
+        return None
+    wait_s = (task.started_at - due_at(task)).total_seconds()
+    return Timing(task.queue, max(0.0, wait_s), (task.finished_at - task.started_at).total_seconds())
 
 
 # --- straight lines ------------------------------------------------------------------------------

@@ -43,6 +43,8 @@ LATE: Final = timedelta(seconds=60)
 _FIRST_WINDOW: Final = timedelta(hours=1)
 _WIDER: Final = 4
 _MICROSECOND: Final = timedelta(microseconds=1)
+_SECOND: Final = timedelta(seconds=1)
+_WEEK: Final = timedelta(days=7)
 
 
 # --- what may be saved ---------------------------------------------------------------------------
@@ -169,14 +171,9 @@ def advance(schedule: Schedule, now: datetime) -> tuple[Schedule, list[StoredTas
         next_at=next_after(schedule, now),
         revision=schedule.revision + 1,
     )
-    match schedule.catch_up:
-        case "all":
-            fired = passed
-        case "latest":
-            fired = passed[-1:]
-        case "skip":
-            fired = [tick for tick in passed[-1:] if now - tick <= LATE]
-    return after, [task_of(schedule, tick) for tick in fired]
+    if schedule.catch_up == "skip":
+        passed = [tick for tick in passed if now - tick <= LATE]
+    return after, [task_of(schedule, tick) for tick in passed]
 
 
 def task_of(schedule: Schedule, tick: datetime) -> StoredTask:
@@ -228,20 +225,74 @@ def _interval_ticks(schedule: Schedule, after: datetime) -> Iterator[datetime]:
 
 def _cron_ticks(schedule: Schedule, after: datetime) -> Iterator[datetime]:
     assert schedule.cron is not None
-    latest = after
+    minute, hour, *_ = schedule.cron.split()
+    by_real_time = minute.startswith("*") or hour.startswith("*")
+    find = _real_time_ticks if by_real_time else _daily_ticks
     try:
-        for local in CronSim(schedule.cron, after.astimezone(zone(schedule.tz))):
-            tick = local.astimezone(UTC)
-            # Around a change of the clocks several local times are one moment, or lie in the past.
-            if tick > latest:
-                latest = tick
-                yield tick
+        yield from find(schedule.cron, zone(schedule.tz), after)
     except OverflowError:  # beyond the last year there is
         return
 
 
+def _daily_ticks(line: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
+    latest = after
+    for local in CronSim(line, after.astimezone(zone)):
+        tick = local.astimezone(UTC)
+        # Around a change of the clocks several local times are one moment, or lie in the past.
+        if tick > latest:
+            latest = tick
+            yield tick
+
+
+def _real_time_ticks(line: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
+    """As long as the offset is the same, a wall is just another way to write a moment.
+
+    cronsim has a way of its own with such lines. It passes over ticks where clocks move by half an hour, and
+    in some zones never returns.
+    """
+    while True:
+        offset = _offset(zone, after)
+        changed = None
+        for wall in CronSim(line, (after + offset).replace(tzinfo=None)):
+            tick = wall.replace(tzinfo=UTC) - offset
+            changed = _first_change(zone, after, tick)
+            if changed is not None:
+                break
+            yield tick
+            after = tick
+        if changed is None:
+            return
+        # The new offset holds from this very moment on, which may be a tick.
+        found = _offset(zone, changed)
+        for wall in CronSim(line, (changed + found).replace(tzinfo=None) - _SECOND):
+            if wall.replace(tzinfo=UTC) - found == changed:
+                yield changed
+            break
+        after = changed
+
+
+def _offset(zone: ZoneInfo, moment: datetime) -> timedelta:
+    offset = moment.astimezone(zone).utcoffset()
+    assert offset is not None
+    return offset
+
+
+def _first_change(zone: ZoneInfo, begin: datetime, end: datetime) -> datetime | None:
+    """The first moment after `begin`, up to `end`, with another offset; to the second."""
+    offset = _offset(zone, begin)
+    while begin < end:
+        step = min(end, begin + _WEEK)  # nobody changes clocks twice in a week
+        if _offset(zone, step) != offset:
+            while step - begin > _SECOND:
+                middle = begin + (step - begin) // 2
+                begin, step = (middle, step) if _offset(zone, middle) == offset else (begin, middle)
+            return step.replace(microsecond=0)
+        begin = step
+    return None
+
+
 def _passed(schedule: Schedule, first: datetime, now: datetime) -> list[datetime]:
-    """The newest ticks from `first` to `now`, oldest first.
+    """The newest ticks from `first` to `now`, oldest first: as many as are caught up.
 
     Looked for in a window that ends now and widens until it holds enough, because a schedule that nobody
     fired for a year would have half a million of them.

@@ -31,8 +31,9 @@ MAX_CHILD_MAPPED_BYTES: Final = 512 * 1024**2
 _MAP_FLAGS: Final = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 
 
-def mapped(fd: int, size: int, offset: int = 0) -> mmap.mmap:
-    return mmap.mmap(fd, size, flags=_MAP_FLAGS, offset=offset)
+def mapped(fd: int, size: int, offset: int = 0, *, is_filled: bool = True) -> mmap.mmap:
+    """`is_filled`: all of it has memory, so that it can be looked up now and not page by page."""
+    return mmap.mmap(fd, size, flags=_MAP_FLAGS if is_filled else mmap.MAP_SHARED, offset=offset)
 
 
 def slot_size(nbytes: int) -> int:
@@ -110,9 +111,10 @@ class Arena:
     """The parent's end. `take` belongs to one thread; slots may come back from any."""
 
     whole_bytes = 0  # how much of the file a child may map at once
+    is_filled = True  # whether all of that has memory
 
     def __init__(self, limit_bytes: int | None = None) -> None:
-        self.limit_bytes = default_limit_bytes() if limit_bytes is None else limit_bytes
+        self.limit_bytes: int = default_limit_bytes() if limit_bytes is None else limit_bytes
         self.reserved_bytes = 0
         self._fd = _nameless_file()
         # Also when nobody closes it, because its loop was closed first.
@@ -128,9 +130,13 @@ class Arena:
         return self._fd
 
     def close(self) -> None:
-        """Views that are still held stay valid."""
+        """Views that are still held stay valid. What nobody looks at is unmapped now."""
         self._close_file()
         self._fd = -1
+        for slot in (*self._coming_back, *(slot for slots in self._free.values() for slot in slots)):
+            slot.memory.release()
+            with suppress(BufferError):  # one mapping may be that of many slots
+                slot.map.close()
         self._free.clear()
         self._coming_back.clear()
 
@@ -212,10 +218,10 @@ class Attached:
         self._maps: OrderedDict[int, mmap.mmap] = OrderedDict()
         self._mapped_bytes = 0
 
-    def map_whole(self, size: int) -> None:
+    def map_whole(self, size: int, is_filled: bool) -> None:
         """The file begins with `size` bytes that are always there. Each mapping costs a descriptor."""
         with suppress(OSError):  # a limit on addresses: then slot by slot
-            self._whole = mapped(self._fd, size)
+            self._whole = mapped(self._fd, size, is_filled=is_filled)
 
     def view(self, where: Where) -> memoryview:
         memory, start = self._find(where)

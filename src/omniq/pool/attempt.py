@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-from omniq.pool import calls, wire
+from omniq.pool import calls, copies, wire
 from omniq.pool.calls import Buffers, CallInterrupted
 from omniq.pool.control import POSTED, ControlPage, Unwanted
 from omniq.pool.lines import INTERRUPT_SIGNAL, Line
@@ -40,6 +40,8 @@ def returned(value: Any) -> Ended:
 
 
 def failed(exc: BaseException) -> Ended:
+    if copies.is_copy():
+        copies.leave(exc)
     tb = exc.__traceback__
     while tb is not None and tb.tb_frame.f_code.co_filename in _OUR_FRAMES:
         tb = tb.tb_next

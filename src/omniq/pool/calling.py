@@ -21,10 +21,14 @@ PLAIN: Final = CallOptions()
 
 
 class Intake:
-    """Where calls come in, whatever their options. `check` raises when the pool takes none."""
+    """Where calls come in, whatever their options. `check` says the loop; it raises when none are taken."""
 
     def __init__(
-        self, dispatcher: Dispatcher, clock: Clock, check: Callable[[], None], ahead: Callable[[], int]
+        self,
+        dispatcher: Dispatcher,
+        clock: Clock,
+        check: Callable[[], asyncio.AbstractEventLoop],
+        ahead: Callable[[], int],
     ) -> None:
         self.check = check
         self.ahead = ahead
@@ -39,8 +43,8 @@ class Intake:
         kwargs: Mapping[str, Any],
         options: CallOptions = PLAIN,
     ) -> Message:
-        self.check()
-        return Message(encode(next(self._ids), fn, args, kwargs), options, self._clock.monotonic())
+        loop = self.check()
+        return Message(encode(next(self._ids), fn, args, kwargs), options, self._clock.monotonic(), loop)
 
     async def run(self, message: Message) -> Any:
         """Dispatch it and wait. Whoever stops waiting cancels it."""
@@ -52,10 +56,10 @@ class Intake:
             raise
 
     def send_range(self, fn: Callable[..., Any], items: list[Any], options: CallOptions) -> Message:
-        self.check()
+        loop = self.check()
         first_id = next(self._ids)
         self._ids = itertools.count(first_id + len(items))
-        message = Message(encode_range(first_id, fn, items), options, self._clock.monotonic())
+        message = Message(encode_range(first_id, fn, items), options, self._clock.monotonic(), loop)
         self._dispatcher.dispatch(message)
         return message
 

@@ -148,6 +148,9 @@ def encode(
     function, by_name = _dump_function(func)
     if not args and not kwargs:
         return EncodedCall(call_id, name_of(func), function, by_name, b"", [])
+    if not kwargs and len(args) == 1 and type(args[0]) in ATOMS:
+        # As so often. An atom refers to nothing that would have to be looked after.
+        return EncodedCall(call_id, name_of(func), function, by_name, pickle.dumps((args,), PROTOCOL), [])
     try:
         body, buffers = _dumps((args, kwargs) if kwargs else (args,))
     except Exception as exc:
@@ -237,6 +240,17 @@ def _dumps(value: Any) -> tuple[bytes, Buffers]:
         buffers.clear()
         data = bytes(cloudpickle.dumps(value, PROTOCOL, keep))  # pyright: ignore[reportUnknownMemberType]
     return data, buffers
+
+
+def dump_shared(value: Any, what: str) -> tuple[bytes, Buffers]:
+    """For memory that several processes map. `what` it is, for whoever must be told that it cannot travel."""
+    try:
+        return _dumps(value)
+    except Exception as exc:
+        raise UnserializableArgument(
+            f"{what} cannot be pickled ({_told(exc)}); keep plain data in it, and open files, locks and "
+            "connections where they are used"
+        ) from exc
 
 
 def beside(view: memoryview) -> object:
@@ -351,6 +365,14 @@ def load_recorded(pickles: bytes, count: int, name: str) -> Outcomes:
     except BaseException as exc:  # as below
         outcomes.extend([Raised(unreadable_result(name, exc))] * (count - len(outcomes)))
     return outcomes
+
+
+def load_value(pickled: bytes | memoryview, name: str) -> Sequence[Outcome]:
+    """The outcome of one call, where nothing lies beside the pickle."""
+    try:
+        return Outcomes([pickle.loads(pickled)])  # noqa: S301 - written by our own child
+    except BaseException as exc:  # as below
+        return (Raised(unreadable_result(name, exc)),)
 
 
 def load_outcome(pickled: bytes | memoryview, buffers: Buffers, name: str) -> Outcome:

@@ -20,6 +20,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final, NoReturn
 
+from omniq.pool import copies
 from omniq.pool.arena import Attached
 from omniq.pool.calls import Journal
 from omniq.pool.control import JOURNAL, ControlPage
@@ -76,10 +77,11 @@ def _serve(sock: socket.socket, arena_fd: int, page: Where) -> None:
     told = json.loads(bytes(start.body))
     settle_in(told)
     if told["arena"]:
-        arena.map_whole(told["arena"])
+        arena.map_whole(told["arena"], told["filled"])
     memory = arena.map_alone(page)
     _server = Server(line, ControlPage(memoryview(memory)), Journal(memory, JOURNAL))
     signal.signal(INTERRUPT_SIGNAL, _server.on_signal)
+    copies.watch(memory, _server.end_soon)
     _server.serve()
 
 

@@ -22,7 +22,7 @@ from omniq.errors import CallCancelled, WorkerDied
 from omniq.pool.backlog import Backlog
 from omniq.pool.calls import Outcome
 from omniq.pool.eager import Eager
-from omniq.pool.limits import WorkerLimits
+from omniq.pool.limits import NO_LIMITS
 from omniq.pool.message import Ending, Message
 from omniq.pool.registry import WorkerData
 from omniq.pool.starts import Starts
@@ -49,7 +49,7 @@ class Dispatcher:
         self.workers = workers
         self.backlog = Backlog()
         self.messages: dict[int, Message] = {}  # all that have not ended
-        self.worker_limits = WorkerLimits()
+        self.worker_limits = NO_LIMITS
         self.nudge: Callable[[], None] = lambda: None  # a message waits, and nobody is ready
         self.look_soon: Callable[[], None] = lambda: None  # a worker has gone, or should
         self.excess = 0  # workers over the limit, which leave when they have finished
@@ -149,18 +149,29 @@ class Dispatcher:
             except Exception as exc:  # somebody else's code: it must not take the pool with it
                 logger.error("on_note of {call} raised {exc!r}", call=message.title, exc=exc)
 
-    def done(self, worker: PoolWorker, message_id: int) -> None:
-        self._eager.begin(self._done(worker, message_id))
+    def done(
+        self, worker: PoolWorker, message_id: int, first_id: int = 0, outcomes: Sequence[Outcome] = ()
+    ) -> None:
+        """It has finished its message; these are the last outcomes, if they have not been told before."""
+        self._eager.begin(self._done(worker, message_id, first_id, outcomes))
 
-    async def _done(self, worker: PoolWorker, message_id: int) -> None:
-        async with worker.lock:
+    async def _done(
+        self, worker: PoolWorker, message_id: int, first_id: int, outcomes: Sequence[Outcome]
+    ) -> None:
+        lock = worker.lock
+        await lock.acquire()  # a little quicker than `async with`, which counts here
+        try:
             message = worker.current_task
             if not isinstance(message, Message) or message.id != message_id:
                 return
+            if outcomes:
+                message.report(first_id, outcomes)
             assert not message.left, "done comes after the last outcome"
             worker.finish_task(message.encoded.count)
             if worker.status == "ready":
                 self._go_on(worker)
+        finally:
+            lock.release()
         self.deaths = 0
         self._starts.did_something()
         # Only now: whoever waits for the result finds the worker free again.
@@ -170,7 +181,8 @@ class Dispatcher:
 
     def _go_on(self, worker: PoolWorker) -> None:
         """Let an idle worker have its next turn, or leave if it has reached a limit. Its lock is held."""
-        reason = self.worker_limits.worn_out(worker, self._clock.monotonic())
+        limits = self.worker_limits
+        reason = "" if limits is NO_LIMITS else limits.worn_out(worker, self._clock.monotonic())
         if self.excess > 0 and not reason:
             self.excess -= 1
             reason = "there are more workers than allowed"

@@ -29,8 +29,10 @@ class WorkerEvents:
     def note(self, child: Child, call_id: int, note: Any) -> None:
         self._dispatcher.note(self._worker, call_id, note)
 
-    def done(self, child: Child, message_id: int) -> None:
-        self._dispatcher.done(self._worker, message_id)
+    def done(
+        self, child: Child, message_id: int, first_id: int = 0, outcomes: Sequence[Outcome] = ()
+    ) -> None:
+        self._dispatcher.done(self._worker, message_id, first_id, outcomes)
 
     def shutdown(self, child: Child) -> None:
         self._dispatcher.shutdown(self._worker)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -36,6 +38,9 @@ class WorkerLimits(Struct, frozen=True):
         return f"it held {_mib(rss_bytes)} of memory, more than {_mib(self.memory_bytes)}"
 
 
+NO_LIMITS: Final = WorkerLimits()
+
+
 def _mib(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:.0f} MiB"
 
@@ -68,6 +73,8 @@ def worker_limits(
     if worker_memory is not None:
         _check_count(worker_memory, "worker_memory", 1)
     lifetime_s = None if worker_lifetime is None else positive_seconds(worker_lifetime, "worker_lifetime")
+    if max_tasks_per_worker is None and lifetime_s is None and worker_memory is None:
+        return NO_LIMITS
     return WorkerLimits(max_tasks_per_worker, lifetime_s, worker_memory)
 
 
@@ -89,7 +96,7 @@ def changed_limits(
 
 def changed_worker_limits(limits: WorkerLimits, changes: WorkerLimits) -> WorkerLimits:
     given = {name: value for name in changes.__struct_fields__ if (value := getattr(changes, name))}
-    return replace(limits, **given)
+    return replace(limits, **given) if given else limits
 
 
 def _check_count(value: object, name: str, least: int) -> None:

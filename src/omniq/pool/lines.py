@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from omniq.pool import wire
+from omniq.pool import copies, wire
 from omniq.pool.arena import SMALLEST_SLOT, Attached, address_of
 from omniq.pool.wire import Bytes, Frame, Inbox, Parcel, Pieces, Place, Where
 
@@ -105,6 +105,8 @@ class Line:
 
     def send(self, pieces: Pieces) -> None:
         """Send it all, and with it which slots are free again."""
+        if copies.is_copy():
+            copies.leave()
         with self._sending:
             self.is_sending = True
             try:

@@ -6,7 +6,6 @@ Calls of a range run in order, so those that have not been reported are always t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -64,7 +63,13 @@ class Message:
         "worker",
     )
 
-    def __init__(self, encoded: EncodedCall, options: CallOptions, now: float) -> None:
+    def __init__(
+        self,
+        encoded: EncodedCall,
+        options: CallOptions,
+        now: float,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self.encoded = encoded
         self.options = options
         self.since = now  # when it began to wait, or to run
@@ -79,7 +84,7 @@ class Message:
         self.doomed = 0  # the call whose process is killed when the bell rings, 0 for none
         self.watched = 0  # the call whose time is measured, and since when
         self.watched_at = now
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[Any] = (loop or asyncio.get_running_loop()).create_future()
 
     def __repr__(self) -> str:
         return f"<{self.title}, id {self.id}>"
@@ -121,9 +126,11 @@ class Message:
         if self.withdrawn:
             return
         rest = self.encoded.after(len(self.outcomes)) if self.outcomes else self.encoded
-        with contextlib.suppress(ChildGone):
+        try:
             child.send(calls.Message(self.id, (rest,)))
-            self.was_sent = True
+        except ChildGone:
+            return
+        self.was_sent = True
 
     def report(self, first_id: int, outcomes: Sequence[Outcome]) -> None:
         if first_id != self.head:
@@ -205,5 +212,6 @@ class Message:
 
 
 def _has_interrupts(outcomes: Sequence[Outcome]) -> bool:
-    found = outcomes.others.values() if isinstance(outcomes, Outcomes) else outcomes
-    return Interrupted in map(type, found)
+    if type(outcomes) is Outcomes:
+        return bool(outcomes.others) and Interrupted in map(type, outcomes.others.values())
+    return Interrupted in map(type, outcomes)

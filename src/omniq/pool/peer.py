@@ -80,8 +80,10 @@ class Events(Protocol):
     def note(self, child: Child, call_id: int, note: Any) -> None:
         """What a body says while it runs."""
 
-    def done(self, child: Child, message_id: int) -> None:
-        """After the last outcome of a message."""
+    def done(
+        self, child: Child, message_id: int, first_id: int = 0, outcomes: Sequence[Outcome] = ()
+    ) -> None:
+        """It has finished a message; these are its last outcomes, if they have not been told before."""
 
     def shutdown(self, child: Child) -> None:
         """It was asked to stop, has finished, and says goodbye."""
@@ -184,7 +186,13 @@ class Child:
             self._open.append(Open(call))
         self._messages.append(message.id)
         header = wire.HEADER.pack(position, message.id, len(message.calls), wire.CALLS, 0)
-        self._outbox.write([*self._top_up(), header, *pieces])
+        if self._result_size.bytes:
+            pieces = [*self._top_up(), header, *pieces]
+        elif len(pieces) == 1:
+            pieces = [header + pieces[0]]  # as nearly always
+        else:
+            pieces.insert(0, header)
+        self._outbox.write(pieces)
 
     def _pack(self, call: EncodedCall, position: int) -> Pieces:
         flags = (wire.BY_NAME if call.by_name else 0) | (wire.IS_RANGE if call.is_range else 0)
@@ -308,36 +316,36 @@ class Child:
             raise ProtocolError(f"{len(outcomes)} outcomes where {head.left} are expected")
         if frame.extra:
             self.reported_rss_bytes = frame.extra * 1024
-        self._ended_in_order(outcomes)
+        self._ended_in_order(head, outcomes)
         if frame.flags & wire.LAST and self._messages:
-            self._tell(self._events.done, self, self._messages.popleft())
+            self._tell(self._events.done, self, self._messages.popleft(), frame.id, outcomes)
+        else:
+            self._tell(self._events.outcomes, self, frame.id, outcomes)
 
-    def _ended_in_order(self, outcomes: Sequence[Outcome]) -> None:
-        head = self._open[0]
-        first = head.next_id
+    def _ended_in_order(self, head: Open, outcomes: Sequence[Outcome]) -> None:
         head.next_id += len(outcomes)
         head.left -= len(outcomes)
         if not head.left:
             self._open.popleft()
-        self._tell(self._events.outcomes, self, first, outcomes)
 
     def _outcomes(self, frame: Frame, name: str) -> Sequence[Outcome]:
-        self.received_bytes = len(frame.body)
-        if frame.kind == wire.RAISED:
-            return (Raised(calls.load_failure(frame.body)),)
-        if frame.kind == wire.INTERRUPTED:
+        kind, flags, _, _, body = frame
+        self.received_bytes = len(body)
+        if kind == wire.RAISED:
+            return (Raised(calls.load_failure(body)),)
+        if kind == wire.INTERRUPTED:
             return (Interrupted(),)
-        if frame.flags & wire.SKIPPED:
+        if flags & wire.SKIPPED:
             return self._skipped(frame)
-        if frame.flags & wire.PARCEL:
+        if flags & wire.PARCEL:
             return (self._open_parcel(frame, name),)
         if self._result_size.bytes:
             self._result_size.saw(0)
-        if frame.flags & wire.PACKED:
-            return Outcomes(packed.unpack(frame.body))
-        if frame.flags & wire.RANGE:
-            return calls.load_gathered(frame.body, name)
-        return (calls.load_outcome(frame.body, [], name),)
+        if flags & wire.PACKED:
+            return Outcomes(packed.unpack(body))
+        if flags & wire.RANGE:
+            return calls.load_gathered(body, name)
+        return calls.load_value(body, name)
 
     def _skipped(self, frame: Frame) -> Sequence[Outcome]:
         [count] = wire.NUMBER.unpack(frame.body)
@@ -493,7 +501,9 @@ class Child:
             outcomes = calls.load_recorded(pickles, count, head.name)
         known = head.next_id - first
         if 0 <= known < len(outcomes) <= known + head.left:
-            self._ended_in_order(outcomes[known:])
+            first_id, unknown = head.next_id, outcomes[known:]
+            self._ended_in_order(head, unknown)
+            self._tell(self._events.outcomes, self, first_id, unknown)
 
     def _close(self) -> None:
         if self._bell is not None:

@@ -225,7 +225,13 @@ class WorkerPool:
 
         Raises `WorkerDied` when the process died. Cancelling the task that awaits this cancels the call.
         """
-        value: R = await self._intake.run(self._intake.message(fn, args, kwargs))
+        message = self._intake.message(fn, args, kwargs)
+        self._dispatcher.dispatch(message)
+        try:
+            value: R = await message.future
+        except asyncio.CancelledError:
+            self._dispatcher.cancel(message)
+            raise
         return value
 
     def map(
@@ -274,16 +280,18 @@ class WorkerPool:
         """Raise `PoolNotRunning` unless calls can be made here, on this loop."""
         self._check_running()
 
-    def _check_running(self) -> None:
+    def _check_running(self) -> asyncio.AbstractEventLoop:
         if self._state == "new":
             raise PoolNotRunning("the pool is not running; write `async with pool:` or `await pool.start()`")
         if self._state != "running":
             raise PoolClosed("this pool was shut down; make a new WorkerPool")
-        if asyncio.get_running_loop() is not self._loop:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
             raise PoolNotRunning(
                 "this pool runs on another event loop; call it there, for example with "
                 "asyncio.run_coroutine_threadsafe"
             )
+        return loop
 
     # --- looking after it ---
 

@@ -53,7 +53,9 @@ class Nobody:
 
     def outcomes(self, child: Child, first_id: int, outcomes: Sequence[Outcome]) -> None: ...
     def note(self, child: Child, call_id: int, note: Any) -> None: ...
-    def done(self, child: Child, message_id: int) -> None: ...
+    def done(
+        self, child: Child, message_id: int, first_id: int = 0, outcomes: Sequence[Outcome] = ()
+    ) -> None: ...
     def shutdown(self, child: Child) -> None: ...
     def exited(self, child: Child, exit: Exit) -> None: ...
 
@@ -274,7 +276,7 @@ class Program:
 
     def _begin(self, number: int, pid: int, pidfd: int | None) -> None:
         request = self._requests.pop(number)
-        told = {**describe(), "arena": self._arena.whole_bytes}
+        told = {**describe(), "arena": self._arena.whole_bytes, "filled": self._arena.is_filled}
         start = wire.frame(wire.START, body=json.dumps(told).encode())
         with suppress(OSError):  # it died at birth: that is its own end, of which EXITED tells
             request.sock.sendall(start)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from omniq.pool import calls, packed, wire
+from omniq.pool import calls, copies, packed, wire
 from omniq.pool.attempt import INTERRUPTED, Attempts, Ended, failed, returned
 from omniq.pool.calls import CallInterrupted
 from omniq.pool.control import FIRST, POSTED, STATE, ControlPage
@@ -83,6 +83,12 @@ class Ranges:
                 self._report(stop_id - len(items) - 1, alone, is_last=is_last and not items)
         self._flush(wire.LAST if is_last else 0)
 
+    def end_soon(self) -> None:
+        """Let no further call begin before something is sent."""
+        if self._attempts.block is not None:
+            self._attempts.block.clear()
+        self._flush_at = 0.0
+
     def _skip_unwanted(self, stop_id: int, items: list[Any], *, is_last: bool) -> bool:
         """Report in one frame that the next calls do not run; False if the next one does."""
         call_id = stop_id - len(items)
@@ -120,6 +126,8 @@ class Ranges:
         run, words, now = self._run, self._words, time.monotonic
         call_id, began_at = stop_id - len(items), now()
         while items:
+            if copies.is_copy():
+                copies.leave()
             kind = run.kind or run.begin(self._kind, call_id, min(len(items), SLOTS))
             size = min(self._block_size, run.stop_id - call_id)
             odd, alone = self._run_block(call_id, func, items, size, kind)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Final
+from contextlib import suppress
+from typing import Final, Self
 
 from omniq.errors import StartFailed
 from omniq.pool.arena import Arena, Slot, mapped, slot_size
@@ -62,22 +63,22 @@ class Ranges:
 
 
 class ReservedArena(Arena):
-    """`limit_bytes` of memory, all of it taken from the system now. Raises StartFailed if that cannot be."""
+    """`limit_bytes` of memory, all of it taken from the system by `reserve`. Slots can be had afterwards.
 
-    def __init__(self, limit_bytes: int) -> None:
-        super().__init__(-(-limit_bytes // PAGE) * PAGE)
+    It can `grow` to `most_bytes`: there are addresses for so many from the start, which cost nothing.
+    """
+
+    def __init__(self, limit_bytes: int, most_bytes: int = 0) -> None:
+        super().__init__(_pages(limit_bytes))
         self._lent_bytes = 0
         self._outside: list[Slot] = []  # pages of processes that have ended
         self._ranges = Ranges(self.limit_bytes)
-        self.whole_bytes = self._end = self.limit_bytes
+        self.whole_bytes = self._end = max(self.limit_bytes, _pages(most_bytes))
+        self.is_filled = self.whole_bytes == self.limit_bytes
         self._whole: mmap.mmap | None = None
-        try:
-            self._reserve()
-        except BaseException:
-            self.close()
-            raise
 
-    def _reserve(self) -> None:
+    def reserve(self) -> Self:
+        """Raises StartFailed if it cannot be had. Takes a moment; any thread may wait for it."""
         available = available_bytes()
         wanted = f"an arena of {_mib(self.limit_bytes)} cannot be had"
         advice = "write a smaller arena=..., in bytes"
@@ -86,9 +87,22 @@ class ReservedArena(Arena):
         try:
             # Here, where it is an error. Memory that is missing at the first touch is a fatal signal.
             os.posix_fallocate(self.fileno(), 0, self.limit_bytes)
-            self._whole = mapped(self.fileno(), self.limit_bytes)
+            os.ftruncate(self.fileno(), self.whole_bytes)
+            self._whole = mapped(self.fileno(), self.whole_bytes, is_filled=self.is_filled)
         except OSError as exc:
             raise StartFailed(f"{wanted}: {exc.strerror}; {advice}") from exc
+        return self
+
+    def grow(self, limit_bytes: int) -> None:
+        """Take more from the system, as far as it has that."""
+        size = min(_pages(limit_bytes), self.whole_bytes) - self.limit_bytes
+        available = available_bytes()
+        if self._whole is None or size <= 0 or (available is not None and size > available):
+            return
+        with suppress(OSError):
+            os.posix_fallocate(self.fileno(), self.limit_bytes, size)
+            self._ranges.give_back(self.limit_bytes, size)
+            self.limit_bytes += size
 
     def close(self) -> None:
         """Views that are still held stay valid, and keep the memory."""
@@ -111,7 +125,7 @@ class ReservedArena(Arena):
     def _take_in(self) -> None:
         while self._coming_back:
             idle = self._coming_back.popleft()
-            if idle.offset >= self.limit_bytes:
+            if idle.offset >= self.whole_bytes:
                 self._outside.append(idle)
             else:
                 self._free.setdefault(idle.size, []).append(idle)
@@ -150,10 +164,14 @@ class ReservedArena(Arena):
         """What workers have been lent, results lie in, or views of results look at. For any thread."""
         while True:
             try:
-                back = sum(slot.size for slot in tuple(self._coming_back) if slot.offset < self.limit_bytes)
+                back = sum(slot.size for slot in tuple(self._coming_back) if slot.offset < self.whole_bytes)
             except RuntimeError:  # one more came back meanwhile
                 continue
             return max(0, self._lent_bytes - back)
+
+
+def _pages(size_bytes: int) -> int:
+    return -(-size_bytes // PAGE) * PAGE
 
 
 def _mib(size_bytes: int) -> str:

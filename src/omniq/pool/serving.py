@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from omniq.errors import CallFailed
-from omniq.pool import calls, packed, wire
+from omniq.pool import calls, copies, packed, wire
 from omniq.pool.attempt import Attempts, Ended, failed
 from omniq.pool.control import STATE, ControlPage
 from omniq.pool.lines import Line, SentBefore, own_memory_kib
@@ -67,7 +67,7 @@ class CurrentCall:
 
     def note(self, value: Any) -> None:
         """Tell the parent something while the call runs. What is said after its end is about nothing."""
-        if not self._server.is_running(self.call_id):
+        if copies.is_copy() or not self._server.is_running(self.call_id):
             return
         self._server.send([wire.frame(wire.NOTE, self.call_id, calls.dump_in_band(value))])
 
@@ -80,6 +80,7 @@ class Server:
         self._attempts = Attempts(page, self._run, line)
         self._ranges = Ranges(page, journal, self._run, self._attempts, self._report, self._send_range)
         self.on_signal = self._attempts.on_signal
+        self.end_soon = self._ranges.end_soon
         self._statm = _open_statm()
         self._rss_kib = 0
         self._rss_read_at = 0.0
@@ -183,7 +184,7 @@ class Server:
 
     def room(self, nbytes: int) -> memoryview | None:
         """Memory for a result. An interrupt takes effect afterwards: half a question must not stay behind."""
-        if threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread() or copies.is_copy():
             return None
         self._line.is_asking = True
         try:
@@ -196,7 +197,10 @@ class Server:
     def _rss(self) -> int:
         now = time.monotonic()
         if self._statm >= 0 and now - self._rss_read_at > RSS_EVERY_S:
-            self._rss_kib = own_memory_kib(self._statm)
+            try:
+                self._rss_kib = own_memory_kib(self._statm)
+            except (OSError, ValueError):  # a body has closed the file, or put another one in its place
+                self._statm = -1
             self._rss_read_at = now
         return self._rss_kib
 

@@ -37,19 +37,23 @@ from omniq.task import (
     Answer,
     Claim,
     Enqueued,
+    Head,
     Held,
     OnConflict,
+    Page,
     Rates,
     Renewal,
     Run,
     Settlement,
     StoredTask,
+    Tally,
     Task,
     TaskError,
     TaskFields,
     TaskFilter,
     TaskResult,
     TaskStatus,
+    Timing,
     WorkerInfo,
     new_id,
     replace,
@@ -393,20 +397,57 @@ class BaseStorage(ABC):
     async def list_tasks(
         self, filter: TaskFilter | None = None, after: str | None = None, limit: int = 100
     ) -> list[Task]:
-        """Tasks that match, newest first, from the one behind `after` (an id of the page before)."""
+        """Tasks that match, newest first, from the one behind `after` (an id of the page before).
+
+        Newest by their ids, which are made in the order of time; a store that knows the order of
+        enqueueing may go by that. The two differ only where callers choose ids of their own.
+        """
         raise self._lacks("list_tasks")
+
+    async def page(
+        self, filter: TaskFilter | None = None, after: str | None = None, limit: int = 100
+    ) -> Page:
+        """`list_tasks` for those who must not wait: it looks at a bounded number of tasks and says how far.
+
+        A page may be short, or empty, although there are more matches behind its `after`. What it costs
+        depends neither on how many tasks there are nor on the filter.
+        """
+        raise self._lacks("page")
 
     async def history(self, task_id: str) -> list[Run]:
         """The closed runs of a task that did not simply succeed, oldest first, at most the newest 20."""
         raise self._lacks("history")
 
     async def counts(self) -> dict[str, dict[TaskStatus, int]]:
-        """How many tasks each queue has in each status."""
+        """How many tasks each queue has in each status; queues without any are left out."""
         raise self._lacks("counts")
 
     async def rates(self, since: datetime) -> Rates:
-        """What was enqueued and what ended since a moment."""
+        """What was enqueued and what ended since the beginning of the minute that `since` is in."""
         raise self._lacks("rates")
+
+    async def tallies(self) -> list[Tally]:
+        """Everything that was ever written, by queue and minute: all of it added up is what is there now.
+
+        The last two hours are told minute by minute; what is older is put together at 1970. Tallies are
+        written with what they count, in one atomic write, and reading them counts no task.
+        """
+        raise self._lacks("tallies")
+
+    async def heads(self) -> list[Head]:
+        """The due task that comes first in each queue and priority, paused queues included.
+
+        The oldest of a queue's heads is what has waited longest there. One seek each, whatever waits behind.
+        """
+        raise self._lacks("heads")
+
+    async def timings(self, limit: int = 1000) -> list[Timing]:
+        """How long the latest tasks that succeeded waited and ran; at most `limit` of them."""
+        raise self._lacks("timings")
+
+    async def ahead(self, task_id: str, most: int = 10_000) -> int:
+        """How many due tasks of its queue a claim would hand out before this waiting one; at most `most`."""
+        raise self._lacks("ahead")
 
     async def paused(self) -> set[str]:
         """The names of the paused queues."""

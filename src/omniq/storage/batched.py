@@ -17,20 +17,24 @@ from typing import Any, ClassVar, Final, get_args
 from omniq.errors import InvalidOption, NotFound, PayloadTooLarge
 from omniq.logic.lifecycle import HISTORY_LIMIT
 from omniq.storage.base import BaseStorage, Capabilities, Claimed
+from omniq.storage.tallying import counted, rated
 from omniq.task import (
     Action,
     Answer,
     ErrorKind,
     Held,
     OnConflict,
+    Rates,
     Settlement,
     StoredTask,
     Task,
     TaskError,
     TaskFields,
+    TaskFilter,
     TaskResult,
     TaskStatus,
     check_fields,
+    count,
     func_path,
     moment,
     new_id,
@@ -39,6 +43,7 @@ from omniq.task import (
 
 MAX_PAYLOAD_BYTES: Final = 1 << 20
 MAX_BATCH: Final = 100_000
+MAX_PAGE: Final = 10_000
 # Claims that the seed's verbs can refer to without an epoch; far more than anybody holds at once.
 MAX_REMEMBERED_CLAIMS: Final = 10_000
 DAY_S: Final = 86400.0
@@ -171,6 +176,28 @@ class BatchedStorage(BaseStorage):
             self._claims.pop(settlement.task.id, None)
         return answer
 
+    # --- looking ---------------------------------------------------------------------------------
+
+    async def list_tasks(
+        self, filter: TaskFilter | None = None, after: str | None = None, limit: int = 100
+    ) -> list[Task]:
+        """Page by page, until there are enough."""
+        check_page(limit)
+        tasks: list[Task] = []
+        while True:
+            page = await self.page(filter, after, limit - len(tasks))
+            tasks += page.tasks
+            if page.after is None or len(tasks) == limit:
+                return tasks
+            after = page.after
+
+    async def counts(self) -> dict[str, dict[TaskStatus, int]]:
+        return counted(await self.tallies())
+
+    async def rates(self, since: datetime) -> Rates:
+        begin = check_moment(since)
+        return rated(await self.tallies(), begin, self.clock.now())
+
     # --- between Python values and what is kept --------------------------------------------------
 
     def encode(self, task: Task | StoredTask) -> StoredTask:
@@ -229,6 +256,12 @@ def as_task_error(error: TaskError | BaseException | str) -> TaskError:
 
 def unknown(task_id: str) -> NotFound:
     return NotFound(f"no task {task_id!r} in this store: never enqueued here, deleted, or pruned")
+
+
+def check_page(limit: int) -> int:
+    if count(limit, "limit", least=1) > MAX_PAGE:
+        raise InvalidOption(f"limit must be at most {MAX_PAGE}, not {limit}; ask for pages with after=")
+    return limit
 
 
 def check_moment(eta: datetime) -> datetime:

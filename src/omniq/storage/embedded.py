@@ -18,7 +18,7 @@ from loguru import logger
 from omniq.clock import Clock, wait_for_event
 from omniq.errors import CorruptRecord, InvalidOption, StoreUnavailable
 from omniq.storage.base import Claimed
-from omniq.storage.batched import check_moment, unknown
+from omniq.storage.batched import check_moment, check_page, unknown
 from omniq.storage.moving import EmbeddedMoving
 from omniq.storage.rows import Rows
 from omniq.storage.scheduling import EmbeddedSchedules
@@ -27,17 +27,20 @@ from omniq.task import (
     Answer,
     Claim,
     Enqueued,
+    Head,
     Held,
     OnConflict,
-    Rates,
+    Page,
     Renewal,
     Run,
     Settlement,
     StoredTask,
+    Tally,
     Task,
     TaskFilter,
     TaskResult,
     TaskStatus,
+    Timing,
     WorkerInfo,
     check_progress,
     check_text,
@@ -49,7 +52,6 @@ from omniq.task import (
 T = TypeVar("T")
 # Looked at this often even if no bell rings: a notification only shortens a wait.
 RESULT_POLL_S: Final = 0.5
-MAX_PAGE: Final = 10_000
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -304,30 +306,36 @@ class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
     async def held(self, worker: str) -> list[Held]:
         return await self._look(lambda rows: rows.held(worker))
 
-    async def list_tasks(
+    async def page(
         self, filter: TaskFilter | None = None, after: str | None = None, limit: int = 100
-    ) -> list[Task]:
-        if count(limit, "limit", least=1) > MAX_PAGE:
-            raise InvalidOption(f"limit must be at most {MAX_PAGE}, not {limit}; ask for pages with after=")
+    ) -> Page:
+        check_page(limit)
         wanted = filter or TaskFilter()
-        stored = await self._look(lambda rows: rows.select(wanted, after, limit))
+        stored, behind = await self._look(lambda rows: rows.select(wanted, after, limit))
         tasks: list[Task] = []
         for one in stored:
             try:
                 tasks.append(self.decode(one))
             except CorruptRecord as corrupt:
                 logger.error("passed over: {}", corrupt)
-        return tasks
+        return Page(tasks, behind)
 
     async def history(self, task_id: str) -> list[Run]:
         return await self._look(lambda rows: rows.runs(task_id))
 
-    async def counts(self) -> dict[str, dict[TaskStatus, int]]:
-        return await self._look(lambda rows: rows.counts())
+    async def tallies(self) -> list[Tally]:
+        return await self._look(lambda rows: rows.tallies())
 
-    async def rates(self, since: datetime) -> Rates:
-        moment = check_moment(since)
-        return await self._look(lambda rows: rows.rates(moment))
+    async def heads(self) -> list[Head]:
+        return await self._look(lambda rows: rows.heads())
+
+    async def timings(self, limit: int = 1000) -> list[Timing]:
+        check_page(limit)
+        return await self._look(lambda rows: rows.timings(limit))
+
+    async def ahead(self, task_id: str, most: int = 10_000) -> int:
+        count(most, "most", least=1)
+        return await self._look(lambda rows: rows.ahead(task_id, most))
 
     async def paused(self) -> set[str]:
         return await self._look(lambda rows: rows.paused())

@@ -5,13 +5,14 @@ It is no mock: it keeps the whole contract except durability, and passes the sam
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from omniq.clock import REAL_CLOCK, Clock
 from omniq.logic import lifecycle
@@ -20,18 +21,26 @@ from omniq.storage.base import Capabilities
 from omniq.storage.batched import HISTORY_LIMIT
 from omniq.storage.embedded import Bell, EmbeddedStorage
 from omniq.storage.rows import Rows, digest
+from omniq.storage.tallying import COLUMNS, FIRST_MINUTE, minute_of, miscounted
 from omniq.task import (
     Claim,
-    Rates,
+    Head,
     Run,
     StoredTask,
+    Tally,
     TaskFilter,
     TaskStatus,
+    Timing,
     WorkerInfo,
     replace,
 )
 
 T = TypeVar("T")
+# One page looks at so many tasks at most; so many of one status are sorted rather than looked for.
+LOOK: Final = 20_000
+SORTED: Final = 5_000
+# Entries of removed tasks that may stay in the order of enqueueing.
+LEFTOVERS: Final = 1_000
 
 
 class MemoryRows(Rows):
@@ -46,7 +55,10 @@ class MemoryRows(Rows):
         self.result_ttl_s = self.failed_ttl_s = 0.0
         self._seq = itertools.count(1)
         self._keys: dict[str, str] = {}
-        self._ready: dict[str, list[tuple[int, datetime, int, str]]] = {}
+        self._ready: dict[tuple[str, int], list[tuple[int, datetime, int, str]]] = {}
+        self._order: list[tuple[int, str]] = []  # by seq; what was removed stays for a while
+        self._in_status: dict[TaskStatus, dict[str, None]] = {status: {} for status in TaskStatus}
+        self._tallies: dict[tuple[datetime, str], list[int]] = {}
         self._later: list[tuple[datetime, int, str]] = []
         self._expiring: list[tuple[datetime, str]] = []
         self._ending: list[tuple[datetime, str]] = []
@@ -70,13 +82,26 @@ class MemoryRows(Rows):
     # --- writing ---------------------------------------------------------------------------------
 
     def insert(self, task: StoredTask) -> None:
-        self.put(replace(task, seq=next(self._seq)))
+        arrived = replace(task, seq=next(self._seq))
+        self._order.append((arrived.seq, arrived.id))
+        self.put(arrived)
+
+    def _note(self, before: StoredTask | None, after: StoredTask) -> None:
+        was = None if before is None else before.status
+        if was is not after.status:
+            if was is not None:
+                del self._in_status[was][after.id]
+            self._in_status[after.status][after.id] = None
+            self._tell(after.queue, was, after.status)
+
+    def _tell(self, queue: str, before: TaskStatus | None, after: TaskStatus | None) -> None:
+        self.changes.move(queue, before, after)
+        self._waiting[queue] += (after is TaskStatus.PENDING) - (before is TaskStatus.PENDING)
 
     def put(self, task: StoredTask) -> None:
         before = self.tasks.get(task.id)
+        self._note(before, task)
         self.tasks[task.id] = task
-        self._count(before, -1)
-        self._count(task, 1)
         if before is not None and before.owner is not None and task.owner is None:
             self._leases.pop(task.id, None)
             self._owned[before.owner].discard(task.id)
@@ -90,7 +115,7 @@ class MemoryRows(Rows):
         if task.status is TaskStatus.PENDING:
             due_at = lifecycle.due_at(task)
             if task.eta is None:  # due whatever the clock says
-                heapq.heappush(self._ready_in(task.queue), (-task.priority, due_at, task.seq, task.id))
+                heapq.heappush(self._ready_in(task), (-task.priority, due_at, task.seq, task.id))
             else:
                 heapq.heappush(self._later, (due_at, task.seq, task.id))
             if task.expires_at is not None:
@@ -104,12 +129,8 @@ class MemoryRows(Rows):
             keep_s = self.result_ttl_s if task.result_ttl is None else task.result_ttl
         return finished_at + timedelta(seconds=keep_s)
 
-    def _count(self, task: StoredTask | None, change: int) -> None:
-        if task is not None and task.status is TaskStatus.PENDING:
-            self._waiting[task.queue] += change
-
     def hold(self, task: StoredTask, claim: Claim) -> None:
-        self._count(self.tasks.get(task.id), -1)
+        self._note(self.tasks[task.id], task)
         self.tasks[task.id] = task
         self._leases[task.id] = (self.clock.monotonic() + claim.lease, claim.claim_id)
         self._owned.setdefault(claim.worker, set()).add(task.id)
@@ -150,12 +171,15 @@ class MemoryRows(Rows):
 
     def due(self, claim: Claim, limit: int, now: datetime) -> list[StoredTask]:
         self._promote(now)
-        names = self._ready if claim.queues is None else dict.fromkeys(claim.queues)
-        served = [name for name in names if name in self._ready and name not in self._paused]
+        served = [
+            (queue, heap)
+            for (queue, _), heap in self._ready.items()
+            if queue not in self._paused and (claim.queues is None or queue in claim.queues)
+        ]
         found: dict[str, StoredTask] = {}
         scarce_left = claim.scarce_limit
         while len(found) < limit:
-            heaps = [self._ready[name] for name in served if scarce_left > 0 or name not in claim.scarce]
+            heaps = [heap for queue, heap in served if scarce_left > 0 or queue not in claim.scarce]
             heads = [heap for heap in heaps if self._clean(heap, found, now)]
             if not heads:
                 break
@@ -169,10 +193,10 @@ class MemoryRows(Rows):
             due_at, seq, task_id = heapq.heappop(self._later)
             if self._waits(task_id, due_at):
                 task = self.tasks[task_id]
-                heapq.heappush(self._ready_in(task.queue), (-task.priority, due_at, seq, task_id))
+                heapq.heappush(self._ready_in(task), (-task.priority, due_at, seq, task_id))
 
-    def _ready_in(self, queue: str) -> list[tuple[int, datetime, int, str]]:
-        return self._ready.setdefault(queue, [])
+    def _ready_in(self, task: StoredTask) -> list[tuple[int, datetime, int, str]]:
+        return self._ready.setdefault((task.queue, task.priority), [])
 
     def _clean(
         self, heap: list[tuple[int, datetime, int, str]], found: dict[str, StoredTask], now: datetime
@@ -181,7 +205,7 @@ class MemoryRows(Rows):
         while heap:
             _, due_at, seq, task_id = heap[0]
             waits = task_id not in found and self._waits(task_id, due_at)
-            if waits and (due_at <= now or self.tasks[task_id].eta is None):
+            if waits and lifecycle.is_due(self.tasks[task_id], now):
                 return True
             heapq.heappop(heap)
             if waits:  # the wall clock was set back, so it is due later again
@@ -252,30 +276,82 @@ class MemoryRows(Rows):
     def workers(self) -> list[WorkerInfo]:
         return list(reversed(self._workers.values()))
 
-    def select(self, wanted: TaskFilter, after: str | None, limit: int) -> list[StoredTask]:
-        found = sorted((t for t in self.tasks.values() if _matches(t, wanted)), key=lambda t: -t.seq)
-        if after is not None:
-            last = self.must_get(after).seq
-            found = [task for task in found if task.seq < last]
-        return found[:limit]
+    def select(
+        self, wanted: TaskFilter, after: str | None, limit: int
+    ) -> tuple[list[StoredTask], str | None]:
+        last = None if after is None else self.must_get(after).seq
+        candidates, behind = self._candidates(wanted, last)
+        found = list(itertools.islice((t for t in candidates if wanted.matches(t, t.func_path)), limit))
+        return found, found[-1].id if len(found) == limit else behind
 
-    def counts(self) -> dict[str, dict[TaskStatus, int]]:
-        counted: dict[str, dict[TaskStatus, int]] = {}
-        for task in self.tasks.values():
-            per_status = counted.setdefault(task.queue, dict.fromkeys(TaskStatus, 0))
-            per_status[task.status] += 1
+    def _candidates(self, wanted: TaskFilter, last: int | None) -> tuple[Iterator[StoredTask], str | None]:
+        """Tasks enqueued before `last`, newest first, and where they end without being all."""
+        few = None if wanted.status is None else self._in_status[wanted.status]
+        if few is not None and len(few) <= SORTED:
+            tasks = sorted((self.tasks[task_id] for task_id in few), key=lambda task: -task.seq)
+            return (task for task in tasks if last is None or task.seq < last), None
+        end = len(self._order) if last is None else bisect.bisect_left(self._order, (last, ""))
+        there: list[StoredTask] = []
+        while end and not there:  # where nothing but removed ones is left, look on
+            begin = max(0, end - LOOK)
+            there = [self.tasks[one] for _, one in reversed(self._order[begin:end]) if one in self.tasks]
+            end = begin
+        return iter(there), there[-1].id if end else None
+
+    def tallies(self) -> list[Tally]:
+        return [Tally(queue, minute, *numbers) for (minute, queue), numbers in self._tallies.items()]
+
+    def fold_tallies(self, before: datetime) -> None:
+        for minute, queue in [key for key in self._tallies if FIRST_MINUTE < key[0] < before]:
+            self._add_to_tally(FIRST_MINUTE, queue, self._tallies.pop((minute, queue)))
+
+    def write_tallies(self) -> None:
+        minute = minute_of(self.now())
+        for queue, numbers in self.changes.by_queue.items():
+            self._add_to_tally(minute, queue, numbers)
+        self.changes.clear()
+
+    def _add_to_tally(self, minute: datetime, queue: str, numbers: list[int]) -> None:
+        before = self._tallies.get((minute, queue), [0] * len(COLUMNS))
+        self._tallies[minute, queue] = [a + b for a, b in zip(before, numbers, strict=True)]
+
+    def heads(self) -> list[Head]:
+        now = self.now()
+        self._promote(now)
+        tops = [heap[0][3] for heap in self._ready.values() if self._clean(heap, {}, now)]
+        due = [self.tasks[task_id] for task_id in tops]
+        return [Head(t.queue, t.priority, t.id, t.func_path, lifecycle.due_at(t)) for t in due]
+
+    def timings(self, limit: int) -> list[Timing]:
+        newest = itertools.islice(reversed(self._in_status[TaskStatus.SUCCESS]), limit)
+        return [timing for task_id in newest if (timing := lifecycle.timing(self.tasks[task_id]))]
+
+    def ahead(self, task_id: str, most: int) -> int:
+        self._promote(self.now())
+        task = self.must_get(task_id)
+        if task.status is not TaskStatus.PENDING:
+            return 0
+        mine = (-task.priority, lifecycle.due_at(task), task.seq, task.id)
+        counted = 0
+        for (queue, priority), heap in self._ready.items():
+            if queue == task.queue and priority >= task.priority:
+                counted += self._before(heap, mine, most - counted)
         return counted
 
-    def rates(self, since: datetime) -> Rates:
-        ended = [t.status for t in self.tasks.values() if t.finished_at is not None and t.finished_at > since]
-        enqueued = sum(t.enqueued_at is not None and t.enqueued_at > since for t in self.tasks.values())
-        return Rates(
-            enqueued,
-            ended.count(TaskStatus.SUCCESS),
-            ended.count(TaskStatus.FAILED),
-            ended.count(TaskStatus.CANCELLED),
-            (self.now() - since).total_seconds(),
-        )
+    def _before(
+        self,
+        heap: list[tuple[int, datetime, int, str]],
+        mine: tuple[int, datetime, int, str],
+        most: int,
+    ) -> int:
+        """What stands before `mine`: below an entry of a heap that does not, nothing does."""
+        counted, look_at = 0, [0]
+        while look_at and counted < most:
+            at = look_at.pop()
+            if at < len(heap) and heap[at] < mine:
+                counted += self._waits(heap[at][3], heap[at][1])
+                look_at += (2 * at + 1, 2 * at + 2)
+        return counted
 
     def ended(self, ids: Sequence[str]) -> set[str]:
         return {i for i in ids if i not in self.tasks or self.tasks[i].result_status is not None}
@@ -322,8 +398,11 @@ class MemoryRows(Rows):
         return iter([*waiting, *ended][:limit])
 
     def move_away(self, task: StoredTask) -> None:
-        self._count(task, -1)
         del self.tasks[task.id]
+        del self._in_status[task.status][task.id]
+        self._tell(task.queue, task.status, None)
+        if len(self._order) > 2 * len(self.tasks) + LEFTOVERS:
+            self._order = [entry for entry in self._order if entry[1] in self.tasks]
         self._runs.pop(task.id, None)
         if task.unique_key is not None and self._keys.get(task.unique_key) == task.id:
             del self._keys[task.unique_key]
@@ -347,25 +426,14 @@ class MemoryRows(Rows):
             running = task.status is TaskStatus.RUNNING
             if running != (task.owner is not None) or running != (task.id in self._leases):
                 wrong.append(f"{task.id} is {task.status} but owner or lease say otherwise")
+            if task.id not in self._in_status[task.status]:
+                wrong.append(f"{task.id} is {task.status} but is not among those")
             if task.status.final != (task.finished_at is not None):
                 wrong.append(f"{task.id} is {task.status} but finished_at is {task.finished_at}")
             epochs = [run.epoch for run in self._runs.get(task.id, ())]
             if len(epochs) != len(set(epochs)):
                 wrong.append(f"{task.id} has two closing outcomes for one epoch")
-        return wrong
-
-
-def _matches(task: StoredTask, wanted: TaskFilter) -> bool:
-    return (
-        wanted.status in (None, task.status)
-        and wanted.queue in (None, task.queue)
-        and wanted.func_path in (None, task.func_path)
-        and wanted.unique_key in (None, task.unique_key)
-        and (
-            wanted.finished_before is None
-            or (task.finished_at is not None and task.finished_at < wanted.finished_before)
-        )
-    )
+        return wrong + miscounted(self.tallies(), Counter((t.queue, t.status) for t in self.tasks.values()))
 
 
 class MemoryStorage(EmbeddedStorage):
@@ -400,7 +468,10 @@ class MemoryStorage(EmbeddedStorage):
         with rows.lock:
             rows.result_ttl_s, rows.failed_ttl_s = self.result_ttl_s, self.failed_ttl_s
             rows.rang_due = rows.rang_result = False
-            answer = job(rows)
+            try:
+                answer = job(rows)
+            finally:
+                rows.write_tallies()
             due, result = rows.rang_due, rows.rang_result
         if due or result:
             rows.bell.ring(due=due, result=result)

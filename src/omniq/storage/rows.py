@@ -21,19 +21,22 @@ from omniq.logic import lifecycle
 from omniq.logic.lifecycle import Change
 from omniq.schedule import Schedule
 from omniq.storage.batched import unknown
+from omniq.storage.tallying import Changes, oldest_minute
 from omniq.task import (
     Answer,
     Claim,
     Enqueued,
+    Head,
     Held,
     OnConflict,
-    Rates,
     Renewal,
     Run,
     Settlement,
     StoredTask,
+    Tally,
     TaskFilter,
     TaskStatus,
+    Timing,
     WorkerInfo,
     replace,
     shown,
@@ -52,6 +55,7 @@ class Rows(ABC):
     def __init__(self) -> None:
         self.rang_due = False  # something may have become due, or a running task is to be cancelled
         self.rang_result = False  # something has ended
+        self.changes = Changes()  # what this transaction changes in the tallies
         self.next_due: datetime | None = None  # when the next waiting task comes up; set by a short claim
 
     # --- what a store brings ---------------------------------------------------------------------
@@ -137,13 +141,26 @@ class Rows(ABC):
     def workers(self) -> list[WorkerInfo]: ...
 
     @abstractmethod
-    def select(self, wanted: TaskFilter, after: str | None, limit: int) -> list[StoredTask]: ...
+    def select(
+        self, wanted: TaskFilter, after: str | None, limit: int
+    ) -> tuple[list[StoredTask], str | None]:
+        """What a bounded look finds, and the id behind which to look on, if there may be more."""
 
     @abstractmethod
-    def counts(self) -> dict[str, dict[TaskStatus, int]]: ...
+    def tallies(self) -> list[Tally]: ...
 
     @abstractmethod
-    def rates(self, since: datetime) -> Rates: ...
+    def fold_tallies(self, before: datetime) -> None:
+        """Put those of older minutes together."""
+
+    @abstractmethod
+    def heads(self) -> list[Head]: ...
+
+    @abstractmethod
+    def timings(self, limit: int) -> list[Timing]: ...
+
+    @abstractmethod
+    def ahead(self, task_id: str, most: int) -> int: ...
 
     @abstractmethod
     def ended(self, ids: Sequence[str]) -> set[str]:
@@ -341,6 +358,7 @@ class Rows(ABC):
         self.put(change.task)
         if change.run is not None:
             self.add_run(change.task, change.run)
+            self.changes.close(change.task.queue, change.task.status, change.run)
         if change.task.status is TaskStatus.PENDING:
             self.rang_due = True
         if change.task.result_status is not None:
@@ -426,6 +444,7 @@ class Rows(ABC):
         for task in gone:
             self.remove(task, REMEMBER_ID_S)
         self.forget_workers(self.now() - timedelta(seconds=FORGET_WORKER_S))
+        self.fold_tallies(oldest_minute(self.now()))
         return len(gone)
 
     def pause(self, queue: str) -> None:

@@ -38,6 +38,10 @@ class Timetable(Struct, frozen=True):
 class ServerSchedules(BatchedStorage):
     """The verbs about schedules over five questions to a server. Each is one round trip."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._reported: set[str] = set()
+
     @abstractmethod
     async def _timetable(self) -> Timetable:
         """All schedules by name."""
@@ -88,14 +92,14 @@ class ServerSchedules(BatchedStorage):
 
     async def schedules(self) -> list[Schedule]:
         await self.open()
-        return _readable((await self._timetable()).records)
+        return self._readable_schedules((await self._timetable()).records)
 
     async def fire_due(self, limit: int = 100) -> Fired:
         count(limit, "limit", least=1)
         await self.open()
         found = await self._due_schedules(limit + BAD_RECORDS)
         ids: list[str] = []
-        for schedule in _readable(found.records)[:limit]:
+        for schedule in self._readable_schedules(found.records)[:limit]:
             try:
                 after, tasks = logic.advance(schedule, found.now)
             except (InvalidOption, ArithmeticError) as exc:
@@ -106,6 +110,18 @@ class ServerSchedules(BatchedStorage):
             found = await self._due_schedules(1)
         until = None if found.next_at is None else max(0.0, (found.next_at - found.now).total_seconds())
         return Fired(ids, until)
+
+    def _readable_schedules(self, records: Sequence[bytes]) -> list[Schedule]:
+        """What cannot be read is named once: it is asked for every second."""
+        found: list[Schedule] = []
+        for record in records:
+            try:
+                found.append(unpack(record))
+            except CorruptRecord as corrupt:
+                if str(corrupt) not in self._reported:
+                    self._reported.add(str(corrupt))
+                    logger.error("passed over: {}", corrupt)
+        return found
 
     async def run_schedule(self, name: str, task_id: str | None = None) -> Enqueued:
         await self.open()
@@ -124,13 +140,3 @@ def _there(name: str, known: Schedule | None) -> Schedule:
     if known is None:
         raise unknown_schedule(name)
     return known
-
-
-def _readable(records: Sequence[bytes]) -> list[Schedule]:
-    found: list[Schedule] = []
-    for record in records:
-        try:
-            found.append(unpack(record))
-        except CorruptRecord as corrupt:
-            logger.error("passed over: {}", corrupt)
-    return found

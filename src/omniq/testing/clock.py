@@ -13,9 +13,9 @@ import asyncio
 import heapq
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final, Protocol
 
 from omniq.clock import Bell
 from omniq.task import moment
@@ -38,6 +38,10 @@ class _VirtualBell:
     def cancel(self) -> None:
         self._ring = None
 
+    @property
+    def is_cancelled(self) -> bool:
+        return self._ring is None
+
     def ring(self) -> None:
         ring, self._ring = self._ring, None
         if ring is None:
@@ -46,6 +50,26 @@ class _VirtualBell:
             ring()
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(ring)
+
+
+class Driven(Protocol):
+    """What `advance` runs besides its bells."""
+
+    async def run_due(self) -> None:
+        """Run what is due now, to its end."""
+        ...
+
+    async def due_next(self) -> datetime | None:
+        """When something comes due that is not due now."""
+        ...
+
+
+class _Done:
+    """What there is to await when everything has happened already."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
 
 
 class VirtualClock:
@@ -60,6 +84,7 @@ class VirtualClock:
         self._order = itertools.count()
         self._bells: list[tuple[timedelta, int, _VirtualBell]] = []
         self._lock = threading.Lock()
+        self._driven: tuple[Driven, ...] = ()
 
     def now(self) -> datetime:
         return self._started_at + self._passed
@@ -76,20 +101,55 @@ class VirtualClock:
             heapq.heappush(self._bells, (bell.at, next(self._order), bell))
         return bell
 
-    async def advance(
+    def drives(self, *driven: Driven) -> None:
+        """From now on `advance` also runs what comes due in these on the way, each at its own moment."""
+        self._driven += driven
+
+    def advance(
         self, seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0
-    ) -> None:
-        """Let time pass: each bell rings at its own moment, and what it set off runs before the next."""
+    ) -> Awaitable[None]:
+        """Let time pass: each bell rings at its own moment, and what it set off runs before the next.
+
+        Write `await clock.advance(...)` inside a loop; in plain code it is done when this returns.
+        """
         step = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         assert step >= timedelta(0), "time only goes forward; set_wall() is what people do to a clock"
-        end = self._passed + step
+        work = self._advance(self._passed + step)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run(work)
+            return _Done()
+        return work
+
+    async def _advance(self, end: timedelta) -> None:
         await self._settle()
-        while (bell := self._next_until(end)) is not None:
-            self._passed = max(self._passed, bell.at)
-            bell.ring()
-            await self._settle()
+        await self._run_due()
+        while (at := await self._next_moment(end)) is not None:
+            self._passed = max(self._passed, at)
+            while (bell := self._next_until(self._passed)) is not None:
+                bell.ring()
+                await self._settle()
+            await self._run_due()
         self._passed = end
         await self._settle()
+        await self._run_due()
+
+    async def _run_due(self) -> None:
+        for one in self._driven:
+            await one.run_due()
+
+    async def _next_moment(self, end: timedelta) -> timedelta | None:
+        """The next at which something happens, on the way to `end`."""
+        with self._lock:
+            while self._bells and self._bells[0][2].is_cancelled:
+                heapq.heappop(self._bells)
+            moments = [self._bells[0][0]] if self._bells else []
+        for one in self._driven:
+            due_at = await one.due_next()
+            if due_at is not None:
+                moments.append(max(self._passed, due_at - self._started_at))
+        return min((at for at in moments if at <= end), default=None)
 
     def set_wall(self, now: datetime) -> None:
         """Set the wall clock, as a person or a time server does. No bell rings; `monotonic` goes on."""

@@ -12,8 +12,8 @@ from loguru import logger
 from omniq.clock import REAL_CLOCK, Clock
 from omniq.errors import Conflict, CorruptRecord, DuplicateTask, InvalidOption, SchemaMismatch
 from omniq.storage.base import Capabilities, Claimed
-from omniq.storage.batched import check_moment, unknown
-from omniq.storage.embedded import MAX_PAGE, Ring, check_claim
+from omniq.storage.batched import check_moment, check_page, unknown
+from omniq.storage.embedded import Ring, check_claim
 from omniq.storage.postgres import records
 from omniq.storage.postgres.claiming import Cursor
 from omniq.storage.postgres.connections import BORDER, Address, Connections, close
@@ -29,18 +29,21 @@ from omniq.task import (
     Answer,
     Claim,
     Enqueued,
+    Head,
     Held,
     OnConflict,
-    Rates,
+    Page,
     Renewal,
     Run,
     Settlement,
     StoredTask,
+    Tally,
     Task,
     TaskError,
     TaskFilter,
     TaskResult,
     TaskStatus,
+    Timing,
     WorkerInfo,
     check_progress,
     count,
@@ -54,9 +57,19 @@ if TYPE_CHECKING:
 
 Durability = Literal["fsync", "relaxed"]
 NO_CLAIM: Final[tuple[Any, ...]] = (None, None, None, None, None, False, (), 0)
+# What a worker asks all the time.
+MOMENTARY: Final = frozenset(
+    {"exchange", "renew", "held", "anything_over", "progress", "beat", "version", "await", "unended", "get"}
+)
 NO_PLACES: Final[tuple[Sequence[Any], ...]] = ((), (), (), ())
 # How long a word that somebody waits for results is good for; it is given again in a third of that.
 EAR_S: Final = 30.0
+# One page looks at so many tasks at most, and first at fewer; so many of one status are sorted instead.
+FIRST_LOOK: Final = 500
+LOOK: Final = 10_000
+FEW: Final = 5_000
+# Rows of tallies that one beat puts together.
+FOLD_AT_ONCE: Final = 100_000
 
 
 class PostgresStorage(PostgresSchedules, PostgresMoving):
@@ -177,7 +190,7 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
 
     async def _fetch(self, statement: str, *arguments: Any) -> list[Row]:
         assert self._connections is not None
-        return await self._connections.fetch(self._sql[statement], *arguments)
+        return await self._connections.fetch(self._sql[statement], *arguments, at_once=statement in MOMENTARY)
 
     async def _ask(self, statement: str, *arguments: Any) -> list[Row]:
         await self.open()
@@ -380,6 +393,7 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
 
     async def beat(self, worker: WorkerInfo) -> None:
         await self._ask("beat", worker.id, records.json_text(worker))
+        await self._ask("fold", FOLD_AT_ONCE)
 
     async def leave(self, worker: str) -> None:
         await self._ask("leave", worker)
@@ -401,50 +415,68 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
     async def held(self, worker: str) -> list[Held]:
         return [Held(*row) for row in await self._ask("held", worker)]
 
-    async def list_tasks(
+    async def page(
         self, filter: TaskFilter | None = None, after: str | None = None, limit: int = 100
-    ) -> list[Task]:
-        if count(limit, "limit", least=1) > MAX_PAGE:
-            raise InvalidOption(f"limit must be at most {MAX_PAGE}, not {limit}; ask for pages with after=")
+    ) -> Page:
+        """A short look first: where matches are frequent it is enough."""
+        check_page(limit)
         wanted = filter or TaskFilter()
-        rows = await self._ask(
-            "list",
-            None if wanted.status is None else records.NUMBERS[wanted.status],
-            wanted.queue,
-            wanted.func_path,
-            wanted.unique_key,
-            wanted.finished_before,
-            None if after is None else await self._seq_of(after),
-            limit,
-        )
+        if after is not None:
+            await self._must_be_there(after)
+        tasks: list[Task] = []
+        for look in (max(FIRST_LOOK, limit), LOOK):
+            found, after = await self._look_at(wanted, after, look, limit - len(tasks))
+            tasks += found
+            if after is None or len(tasks) == limit:
+                break
+        return Page(tasks, after)
+
+    async def _look_at(
+        self, wanted: TaskFilter, after: str | None, look: int, limit: int
+    ) -> tuple[list[Task], str | None]:
+        whole, *rows = await self._ask("page", *records.filter_arguments(wanted), after, FEW, look, limit)
         tasks: list[Task] = []
         for row in rows:
             try:
-                tasks.append(self.decode(records.read_task(row)))
+                task = self.decode(records.read_task(row[1:]))
             except CorruptRecord as corrupt:
                 logger.error("passed over: {}", corrupt)
-        return tasks
+                continue
+            if wanted.matches(task, task.func_path):
+                tasks.append(task)
+        return tasks, rows[-1][2] if len(rows) == limit else whole[0]
 
-    async def _seq_of(self, task_id: str) -> int:
-        _must_be_possible(task_id)
-        rows = await self._ask("seq_of", task_id)
-        if not rows:
+    async def _must_be_there(self, task_id: str) -> None:
+        if not can_be_kept(task_id) or not await self._ask("is_there", task_id):
             raise unknown(task_id)
-        return int(rows[0][0])
 
     async def history(self, task_id: str) -> list[Run]:
         rows = await self._ask("history", task_id) if can_be_kept(task_id) else []
         return [records.read_run(row) for row in rows]
 
-    async def counts(self) -> dict[str, dict[TaskStatus, int]]:
-        counted: dict[str, dict[TaskStatus, int]] = {}
-        for queue, status, how_many in await self._ask("counts"):
-            counted.setdefault(queue, dict.fromkeys(TaskStatus, 0))[records.STATUSES[status]] = how_many
-        return counted
+    async def tallies(self) -> list[Tally]:
+        return [Tally(*row) for row in await self._ask("tallies")]
 
-    async def rates(self, since: datetime) -> Rates:
-        [row] = await self._ask("rates", check_moment(since))
-        return Rates(*row)
+    async def heads(self) -> list[Head]:
+        rows = await self._ask("heads")
+        return [Head(queue, -rank, task_id, path, due) for queue, rank, task_id, path, due in rows]
+
+    async def timings(self, limit: int = 1000) -> list[Timing]:
+        check_page(limit)
+        rows = await self._ask("timings", limit)
+        return [
+            Timing(queue, max(0.0, wait_s), run_s)
+            for queue, wait_s, run_s in rows
+            if wait_s is not None and run_s is not None
+        ]
+
+    async def ahead(self, task_id: str, most: int = 10_000) -> int:
+        count(most, "most", least=1)
+        _must_be_possible(task_id)
+        [(many,)] = await self._ask("ahead", task_id, most)
+        if many is None:
+            raise unknown(task_id)
+        return int(many)
 
     async def paused(self) -> set[str]:
         return {row[0] for row in await self._ask("paused")}
@@ -454,6 +486,11 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
 
     async def verify(self) -> list[str]:
         return [row[0] for row in await self._ask("verify")]
+
+    async def vitals(self) -> records.Vitals:
+        """How the server is: its version, what keeps it from cleaning up, what this role may not do."""
+        [row] = await self._ask("vitals")
+        return records.Vitals(*row)
 
     # --- waiting ---------------------------------------------------------------------------------
 

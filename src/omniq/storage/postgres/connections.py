@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_CONNECTIONS: Final = 8
 CONNECT_TIMEOUT_S: Final = 10.0
-# No statement of ours takes this long: a server that has not answered by then does not answer.
+# A connection can die without a word. The calls that are made all the time take a moment and may be repeated,
+# so they are given up soon; a server that is only slow is given twice as long each time, up to the longest.
+FIRST_ANSWER_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 2.0
 # Transactions that were in each other's way are done again so often before the caller hears of it.
@@ -124,17 +126,22 @@ class Connections:
         self._pids: dict[Connection, int] = {}
         self._idle: list[Connection] = []
         self._free = asyncio.Semaphore(limit)
+        self._patience_s = FIRST_ANSWER_S
 
-    async def fetch(self, sql: str, *arguments: Any) -> list[Row]:
-        """One statement as one transaction. Repeated where others were in its way."""
-        return await self._lend(lambda conn: self._run(conn, sql, arguments))
+    async def fetch(self, sql: str, *arguments: Any, at_once: bool = False) -> list[Row]:
+        """One statement as one transaction. Repeated where others were in its way.
+
+        `at_once`: it should take a moment, whatever the size of the tables.
+        """
+        timeout_s = self._patience_s if at_once else ANSWER_TIMEOUT_S
+        return await self._lend(lambda conn: self._run(conn, sql, arguments, timeout_s))
 
     async def together(self, work: Callable[[Ask], Awaitable[T]]) -> T:
         """Several statements as one transaction; `work` is called again where others were in its way."""
 
         async def in_transaction(conn: Connection) -> T:
             async with conn.transaction():
-                return await work(lambda sql, *arguments: self._run(conn, sql, arguments))
+                return await work(lambda sql, *arguments: self._run(conn, sql, arguments, ANSWER_TIMEOUT_S))
 
         return await self._lend(in_transaction)
 
@@ -148,15 +155,21 @@ class Connections:
                     self._return_after(conn, exc)
                     if code_of(exc) in IN_THE_WAY and tries_left:
                         continue
+                    if isinstance(exc, TimeoutError):
+                        self._patience_s = min(2 * self._patience_s, ANSWER_TIMEOUT_S)
+                        raise StoreUnavailable(f"{self.address.shown}: no answer in time") from exc
                     if isinstance(exc, BORDER):
                         raise self._told(exc) from exc
                     raise
+                self._patience_s = FIRST_ANSWER_S
                 self._idle.append(conn)
                 return answer
         raise AssertionError("unreachable")
 
-    async def _run(self, conn: Connection, sql: str, arguments: tuple[Any, ...]) -> list[Row]:
-        return cast("list[Row]", await conn.fetch(sql, *arguments))
+    async def _run(
+        self, conn: Connection, sql: str, arguments: tuple[Any, ...], timeout_s: float
+    ) -> list[Row]:
+        return cast("list[Row]", await conn.fetch(sql, *arguments, timeout=timeout_s))
 
     def _take(self) -> Connection | None:
         while self._idle:
@@ -185,8 +198,6 @@ class Connections:
         conn.terminate()
 
     def _told(self, exc: BaseException) -> OmniqError:
-        if isinstance(exc, TimeoutError):
-            return StoreUnavailable(f"{self.address.shown}: no answer within {ANSWER_TIMEOUT_S:g} s")
         if isinstance(exc, asyncpg.InternalClientError):
             return StoreUnavailable(f"{self.address.shown}: the connection was lost")
         return explained(exc, self.address.shown, self.address.schema)

@@ -19,6 +19,7 @@ from omniq.task import (
     Settlement,
     StoredTask,
     TaskError,
+    TaskFilter,
     TaskStatus,
     WorkerInfo,
     replace,
@@ -60,6 +61,24 @@ _read_worker: Final = msgspec.json.Decoder(WorkerInfo)
 read_missed: Final = msgspec.json.Decoder(dict[str, str])
 
 Row = Sequence[Any]
+
+
+class Vitals(msgspec.Struct, frozen=True):
+    """How the server is, for `omniq doctor`."""
+
+    server_version: str
+    schema_version: int
+    oldest_xmin_ids: int | None  # transactions begun since the oldest snapshot that somebody still holds
+    oldest_xmin_age_s: float | None
+    oldest_xmin_who: str | None
+    dead_rows: int | None
+    fsync: bool
+    synchronous_commit: bool
+    connections: int
+    max_connections: int
+    missing_rights: list[str]
+
+
 Columns = tuple[list[Any], ...]
 
 
@@ -110,6 +129,21 @@ def read_waiting(row: Row) -> StoredTask:
 def read_claimed(row: Row, claim: Claim) -> StoredTask:
     waiting = read_waiting(row)
     return replace(waiting, status=TaskStatus.RUNNING, owner=claim.worker, isolates=claim.isolates)
+
+
+def filter_arguments(wanted: TaskFilter) -> tuple[Any, ...]:
+    return (
+        None if wanted.status is None else NUMBERS[wanted.status],
+        wanted.queue,
+        wanted.func_path,
+        wanted.unique_key,
+        wanted.owner,
+        None if wanted.error is None else json_text(wanted.error)[1:-1],
+        wanted.enqueued_after,
+        wanted.enqueued_before,
+        wanted.finished_after,
+        wanted.finished_before,
+    )
 
 
 def read_task(row: Row) -> StoredTask:

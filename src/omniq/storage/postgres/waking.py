@@ -165,7 +165,8 @@ class Results:
                 logger.warning("cannot look for results: {}", exc)
             except Exception as exc:
                 self._tell_broken(ids, exc)
-            await self._ring.wait(self._clock, RESULT_POLL_S)
+            # By real time, whatever the caller's clock is: this is for an end that was just being committed.
+            await self._ring.wait(REAL_CLOCK, RESULT_POLL_S)
 
     def _tell_broken(self, ids: list[str], exc: Exception) -> None:
         for task_id in ids:

@@ -296,6 +296,7 @@ class SQLiteStorage(EmbeddedStorage):
                 conn.execute("BEGIN IMMEDIATE")
             rows = SQLiteRows(conn, self.clock, self._engine.beside, self._engine.boot)
             enqueued = rows.enqueue_many(stored, on_conflict)
+            rows.write_tallies()
         except BaseException as exc:
             if ours:  # a transaction of ours must not stay open where theirs never began
                 with contextlib.suppress(sqlite3.Error):

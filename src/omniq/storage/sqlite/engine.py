@@ -259,6 +259,7 @@ class Engine:
             if self._writer.in_transaction:  # left by an interruption that was itself interrupted
                 self._writer.execute("ROLLBACK")
             self._writer.execute("BEGIN IMMEDIATE")
+            self._write_rows.changes.clear()
             try:
                 self._run_all(batch)
             except sqlite3.OperationalError as exc:
@@ -266,6 +267,7 @@ class Engine:
                     raise
                 self._run_anew(batch)
             self._look_at_file()
+            self._write_rows.write_tallies()
             self._writer.execute("COMMIT")
         except BaseException as exc:  # a signal handler may raise anything, anywhere
             self._recover()
@@ -320,6 +322,7 @@ class Engine:
 
     def _run_anew(self, batch: list[Job]) -> None:
         self._writer.execute("ROLLBACK")
+        self._write_rows.changes.clear()
         for job in batch:
             job.answer = job.error = None
         self._writer.execute("BEGIN IMMEDIATE")
@@ -343,12 +346,15 @@ class Engine:
         """The usual case: what it wrote goes with the transaction, so it needs no savepoint."""
         if not self._did(job):
             self._writer.execute("ROLLBACK")
+            self._write_rows.changes.clear()
             self._writer.execute("BEGIN")
 
     def _run(self, job: Job) -> None:
         self._writer.execute("SAVEPOINT omniq_job")
+        before = self._write_rows.changes.copy()
         if not self._did(job):
             self._writer.execute("ROLLBACK TO omniq_job")
+            self._write_rows.changes.by_queue = before
         self._writer.execute("RELEASE omniq_job")
 
     def _did(self, job: Job) -> bool:

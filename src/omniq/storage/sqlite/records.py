@@ -72,7 +72,8 @@ def _succeed(count: int) -> str:
         "owner = NULL, lease = NULL, boot = NULL, claim_id = NULL, isolates = 0, cancel_requested = 0, "
         "error = NULL "
         f"FROM (VALUES {values}) v "
-        "WHERE seq = v.column1 AND id = v.column2 AND status = 1 AND epoch = v.column3 RETURNING id, epoch"
+        "WHERE seq = v.column1 AND id = v.column2 "
+        "AND status = 1 AND epoch = v.column3 RETURNING id, epoch, queue"
     )
 
 

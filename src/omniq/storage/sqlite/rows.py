@@ -6,6 +6,7 @@ A `SQLiteRows` works on one connection, inside a transaction that its caller beg
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -18,6 +19,7 @@ from omniq.errors import CorruptRecord
 from omniq.logic import lifecycle
 from omniq.storage.batched import HISTORY_LIMIT
 from omniq.storage.rows import digest
+from omniq.storage.sqlite import looking
 from omniq.storage.sqlite.beside import Beside
 from omniq.storage.sqlite.claiming import Head, first_due, heads
 from omniq.storage.sqlite.moving import MovingRows
@@ -45,6 +47,7 @@ from omniq.storage.sqlite.records import (
     record_of,
     to_json,
 )
+from omniq.storage.tallying import miscounted
 from omniq.task import (
     TOP_PRIORITY,
     Action,
@@ -53,21 +56,24 @@ from omniq.task import (
     Enqueued,
     Held,
     OnConflict,
-    Rates,
     Run,
     Settlement,
     StoredTask,
+    Tally,
     Task,
     TaskError,
     TaskFilter,
     TaskStatus,
+    Timing,
     WorkerInfo,
     replace,
 )
+from omniq.task import Head as TaskHead
 
 # Another process may have enqueued a little later than our latest look at the clock, before it was set back.
 AHEAD_MICROS: Final = 60_000_000
 NEWEST_ROWS: Final = 100
+FINAL_NUMBERS: Final = tuple(NUMBERS[status] for status in TaskStatus if status.final)
 
 
 def _seq(task: StoredTask | Task | Held) -> int:
@@ -88,6 +94,11 @@ def _plain_successes(settlements: Sequence[Settlement]) -> list[Any]:
 
 def _nonsense(head: Head) -> CorruptRecord:
     return CorruptRecord(f"the record with seq {head.seq} has no queue, priority or moment that makes sense")
+
+
+def _status(number: Any) -> TaskStatus | None:
+    """A column of SQLite holds anything."""
+    return STATUSES[number] if type(number) is int and 0 <= number < len(STATUSES) else None
 
 
 def _marks(values: Sequence[object]) -> str:
@@ -114,9 +125,12 @@ class SQLiteRows(MovingRows):
         return now
 
     def _tasks(self, sql: str, parameters: Iterable[Any] = ()) -> list[StoredTask]:
+        return self._readable(self.conn.execute(SELECT + sql, tuple(parameters)).fetchall())
+
+    def _readable(self, rows: Iterable[tuple[Any, ...]]) -> list[StoredTask]:
         """The tasks that can be read; the others are named once in the log."""
         tasks: list[StoredTask] = []
-        for row in self.conn.execute(SELECT + sql, tuple(parameters)).fetchall():
+        for row in rows:
             try:
                 tasks.append(read_task(row))
             except CorruptRecord as corrupt:
@@ -183,9 +197,32 @@ class SQLiteRows(MovingRows):
         large = [(n, t.payload) for n, t in enumerate(tasks, first) if len(t.payload) > ROW_BYTES]
         if large:
             self.conn.executemany("INSERT INTO omniq_body (seq, payload) VALUES (?, ?)", large)
+        for status in {task.status for task in tasks}:
+            self._moved((task.queue for task in tasks if task.status is status), None, status)
         return True
 
+    def _moved(self, queues: Iterable[str], before: TaskStatus | None, after: TaskStatus | None) -> None:
+        for queue, many in Counter(queues).items():
+            self.changes.move(queue, before, after, many)
+
+    def _leave(self, seq: int, after: TaskStatus | None) -> None:
+        """Note that a row, whatever it is now, goes to another status."""
+        found = self.conn.execute("SELECT queue, status FROM omniq_task WHERE seq = ?", (seq,)).fetchone()
+        if found is None:
+            return
+        queue, status = found
+        if type(queue) is str and (before := _status(status)) is not None:
+            self.changes.move(queue, before, after)
+
+    def write_tallies(self) -> None:
+        """As the last thing of a transaction."""
+        minute = looking.minute_number(micros(self.now()))
+        for queue, numbers in self.changes.by_queue.items():
+            self.conn.execute(looking.ADD_TO_TALLY, (minute, queue, *numbers))
+        self.changes.clear()
+
     def put(self, task: StoredTask) -> None:
+        self._leave(task.seq, task.status)
         self.conn.execute(PUT, (*record_of(task, self.retention), task.seq))
         if task.status is not TaskStatus.RUNNING:
             self.conn.execute(
@@ -221,8 +258,11 @@ class SQLiteRows(MovingRows):
         first, end = 0, len(values)
         for size in SETTLED_AT_ONCE:
             while (last := first + 4 * size) <= end:
-                held.update(self.conn.execute(SUCCEED[size], (*times, *values[first:last])).fetchall())
+                ended = self.conn.execute(SUCCEED[size], (*times, *values[first:last])).fetchall()
                 first = last
+                held.update((task_id, epoch) for task_id, epoch, _ in ended)
+                queues = (queue for _, _, queue in ended if type(queue) is str)
+                self._moved(queues, TaskStatus.RUNNING, TaskStatus.SUCCESS)
         if held:
             self.rang_result = True
         return held
@@ -231,7 +271,7 @@ class SQLiteRows(MovingRows):
         if any(task.expires_at is not None and lifecycle.expired(task, now) for task in batch):
             # What expires is written back whole, so it must be read whole.
             return super()._claim_or_expire(self._whole(batch, now), claim, now)
-        self._hold([task.seq for task in batch], claim, now)
+        self._hold(batch, claim, now)
         return [lifecycle.claim(task, claim.worker, now, claim.isolates) for task in batch]
 
     def _whole(self, tasks: list[StoredTask], now: datetime) -> list[StoredTask]:
@@ -244,10 +284,12 @@ class SQLiteRows(MovingRows):
         return whole
 
     def hold(self, task: StoredTask, claim: Claim) -> None:
-        self._hold([task.seq], claim, task.started_at or self.now())
+        self._hold([task], claim, task.started_at or self.now())
 
-    def _hold(self, seqs: list[int], claim: Claim, now: datetime) -> None:
-        if seqs:
+    def _hold(self, tasks: list[StoredTask], claim: Claim, now: datetime) -> None:
+        if tasks:
+            seqs = [task.seq for task in tasks]
+            self._moved((task.queue for task in tasks), TaskStatus.PENDING, TaskStatus.RUNNING)
             lease = self._lease_until(claim.lease)
             values = (claim.worker, lease, self.boot, claim.claim_id, micros(now), claim.isolates, str(seqs))
             self.conn.execute(CLAIM, values)
@@ -267,6 +309,7 @@ class SQLiteRows(MovingRows):
             )
 
     def _forget(self, seq: int) -> None:
+        self._leave(seq, None)
         for table in ("omniq_task", "omniq_body", "omniq_result", "omniq_run"):
             self.conn.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))  # noqa: S608
 
@@ -375,6 +418,7 @@ class SQLiteRows(MovingRows):
         logger.error("failed: {}", corrupt)
         error = to_json.encode(TaskError("CorruptRecord", str(corrupt), "", "undecodable")).decode()
         at = micros(now)
+        self._leave(seq, TaskStatus.FAILED)
         self.conn.execute(
             "UPDATE omniq_task SET status = 3, error = ?1, finished_at = ?2, result_status = 3, "
             "result_at = ?2, prune_at = ?3, owner = NULL, lease = NULL, boot = NULL, claim_id = NULL, "
@@ -505,13 +549,15 @@ class SQLiteRows(MovingRows):
         return [read_run(row) for row in rows]
 
     def prunable(self, limit: int, now: datetime) -> list[StoredTask]:
-        ended = "WHERE status >= 2 AND prune_at <= ? ORDER BY prune_at LIMIT ?"
+        ended = "INDEXED BY omniq_task_ended WHERE status = ? AND prune_at <= ? LIMIT ?"
         found: list[StoredTask] = []
-        for row in self.conn.execute(SELECT + ended, (micros(now), limit)).fetchall():
-            try:
-                found.append(read_task(row))
-            except CorruptRecord:  # its time is over as well, readable or not
-                self._forget(row[0])
+        for status in FINAL_NUMBERS:
+            left = limit - len(found)
+            for row in self.conn.execute(SELECT + ended, (status, micros(now), left)).fetchall():
+                try:
+                    found.append(read_task(row))
+                except CorruptRecord:  # its time is over as well, readable or not
+                    self._forget(row[0])
         return found
 
     def paused(self) -> set[str]:
@@ -526,51 +572,39 @@ class SQLiteRows(MovingRows):
                 self._report(CorruptRecord(f"the record of worker {worker!a:.80} makes no sense: {exc}"))
         return workers
 
-    def select(self, wanted: TaskFilter, after: str | None, limit: int) -> list[StoredTask]:
-        conditions: list[str] = ["1"]
-        values: list[Any] = []
-        for condition, value in (
-            ("status = ?", None if wanted.status is None else NUMBERS[wanted.status]),
-            ("queue = ?", wanted.queue),
-            ("func_path = ?", wanted.func_path),
-            ("unique_key = ?", wanted.unique_key),
-            ("finished_at < ?", maybe_micros(wanted.finished_before)),
-            ("seq < ?", None if after is None else self.must_get(after).seq),
-        ):
-            if value is not None:
-                conditions.append(condition)
-                values.append(value)
-        where = "WHERE " + " AND ".join(conditions)
-        return self._tasks(where + " ORDER BY seq DESC LIMIT ?", (*values, limit))
+    def select(
+        self, wanted: TaskFilter, after: str | None, limit: int
+    ) -> tuple[list[StoredTask], str | None]:
+        before = None if after is None else self.must_get(after).seq
+        rows, behind = looking.page(self.conn, wanted, before, limit)
+        found = [task for task in self._readable(rows) if wanted.matches(task, task.func_path)]
+        return found, None if behind is None else self._id_of(behind)
 
-    def counts(self) -> dict[str, dict[TaskStatus, int]]:
-        counted: dict[str, dict[TaskStatus, int]] = {}
-        rows = self.conn.execute("SELECT queue, status, count(*) FROM omniq_task GROUP BY queue, status")
-        for queue, status, how_many in rows:
-            if type(queue) is str and status in range(len(STATUSES)):
-                counted.setdefault(queue, dict.fromkeys(TaskStatus, 0))[STATUSES[status]] = how_many
-            else:
-                self._report(
-                    CorruptRecord(f"{how_many} tasks have queue {queue!a:.80}, status {status!a:.80}")
-                )
-        return counted
+    def _id_of(self, seq: int) -> str | None:
+        task_id = self._one("SELECT id FROM omniq_task WHERE seq = ?", (seq,))
+        return task_id if type(task_id) is str else None
 
-    def rates(self, since: datetime) -> Rates:
-        at = micros(since)
-        enqueued = self._one("SELECT count(*) FROM omniq_task WHERE enqueued_at > ?", (at,))
-        rows = self.conn.execute(
-            "SELECT status, count(*) FROM omniq_task WHERE status IN (2, 3, 4) AND finished_at > ? "
-            "GROUP BY status",
-            (at,),
-        )
-        ended: dict[TaskStatus, int] = {STATUSES[status]: how_many for status, how_many in rows}
-        return Rates(
-            enqueued,
-            ended.get(TaskStatus.SUCCESS, 0),
-            ended.get(TaskStatus.FAILED, 0),
-            ended.get(TaskStatus.CANCELLED, 0),
-            (self.now() - since).total_seconds(),
-        )
+    def tallies(self) -> list[Tally]:
+        return looking.tallies(self.conn)
+
+    def fold_tallies(self, before: datetime) -> None:
+        minute = looking.minute_number(micros(before))
+        if self._one("SELECT 1 FROM omniq_tally WHERE minute > 0 AND minute < ? LIMIT 1", (minute,)):
+            self.conn.execute(looking.FOLD_TALLIES, (minute,))
+            self.conn.execute("DELETE FROM omniq_tally WHERE minute > 0 AND minute < ?", (minute,))
+
+    def heads(self) -> list[TaskHead]:
+        return looking.due_heads(self.conn, micros(self.now()))
+
+    def timings(self, limit: int) -> list[Timing]:
+        return looking.timings(self.conn, limit)
+
+    def ahead(self, task_id: str, most: int) -> int:
+        task = self.must_get(task_id)
+        if task.status is not TaskStatus.PENDING:
+            return 0
+        place = Head(task.queue, task.priority, micros(lifecycle.due_at(task)), task.seq)
+        return looking.ahead(self.conn, place, micros(self.now()), most)
 
     def ended(self, ids: Sequence[str]) -> set[str]:
         wanted = to_json.encode([str(one) for one in ids]).decode()
@@ -594,7 +628,12 @@ class SQLiteRows(MovingRows):
             )
             if orphans:
                 wrong.append(f"{orphans} rows of {table} belong to no task")
-        return wrong
+        rows = self.conn.execute("SELECT queue, status, count(*) FROM omniq_task GROUP BY queue, status")
+        counted: dict[tuple[str, TaskStatus], int] = {}
+        for queue, status, many in rows.fetchall():
+            if type(queue) is str and (known := _status(status)) is not None:
+                counted[queue, known] = many
+        return wrong + miscounted(self.tallies(), counted)
 
 
 _PROBLEMS: Final = {

@@ -48,7 +48,7 @@ CREATE UNIQUE INDEX omniq_task_id ON omniq_task (id);
 CREATE INDEX omniq_task_waiting ON omniq_task (queue, priority, due, seq) WHERE status = 0;
 CREATE INDEX omniq_task_running ON omniq_task (owner, claim_id) WHERE status = 1;
 CREATE INDEX omniq_task_expiring ON omniq_task (expires_at) WHERE status = 0 AND expires_at IS NOT NULL;
-CREATE INDEX omniq_task_ended ON omniq_task (prune_at) WHERE status >= 2;
+CREATE INDEX omniq_task_ended ON omniq_task (status, prune_at) WHERE prune_at IS NOT NULL;
 CREATE UNIQUE INDEX omniq_task_key ON omniq_task (unique_key) WHERE unique_key IS NOT NULL AND status < 2;
 
 -- An UPDATE rewrites the whole record, twice a task: what is large lies beside it.
@@ -64,6 +64,24 @@ CREATE TABLE omniq_run (
   outcome     TEXT    NOT NULL,
   error       TEXT,
   PRIMARY KEY (seq, epoch)
+) WITHOUT ROWID;
+
+-- What every transaction changed, by minute and queue; all of it added up is what the file holds.
+CREATE TABLE omniq_tally (
+  minute    INTEGER NOT NULL,  -- minutes since 1970; 0: everything that is older than two hours
+  queue     TEXT    NOT NULL,
+  pending   INTEGER NOT NULL,
+  running   INTEGER NOT NULL,
+  success   INTEGER NOT NULL,
+  failed    INTEGER NOT NULL,
+  cancelled INTEGER NOT NULL,
+  enqueued  INTEGER NOT NULL,
+  succeeded INTEGER NOT NULL,
+  given_up  INTEGER NOT NULL,
+  stopped   INTEGER NOT NULL,
+  retried   INTEGER NOT NULL,
+  lost      INTEGER NOT NULL,
+  PRIMARY KEY (minute, queue)
 ) WITHOUT ROWID;
 
 CREATE TABLE omniq_gone (id TEXT PRIMARY KEY, digest BLOB NOT NULL, until INTEGER NOT NULL) WITHOUT ROWID;

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from omniq.errors import InvalidOption, NotFound
-from omniq.task import Settlement, Task, TaskFilter, TaskStatus, WorkerInfo, replace
+from omniq.task import Action, Settlement, Task, TaskError, TaskFilter, TaskStatus, WorkerInfo, replace
 from omniq.testing.conformance.case import BOOM, FINAL, JOB, FullCase
 
 
@@ -58,6 +59,15 @@ class Looking(FullCase):
             ({"queue": "%"}, ""),
             ({"func_path": "jobs.other"}, "other"),
             ({"unique_key": "k"}, "keyed"),
+            ({"owner": "ann"}, "running"),
+            ({"owner": "ann", "status": TaskStatus.PENDING}, ""),
+            ({"owner": "bob"}, ""),
+            ({"error": "BOO"}, "failed"),
+            ({"error": "valueerror", "status": TaskStatus.FAILED}, "failed"),
+            ({"error": "most recent call"}, "failed"),
+            ({"error": "%"}, ""),
+            ({"error": "message"}, ""),
+            ({"error": 'b"o'}, ""),
             ({"queue": "default", "status": TaskStatus.PENDING, "func_path": JOB}, "keyed"),
         ],
     )
@@ -84,6 +94,41 @@ class Looking(FullCase):
         failed = TaskFilter(finished_before=self.moment(1), status=TaskStatus.FAILED)
         assert [task.id for task in await self.store.list_tasks(failed)] == [late, early[1]]
 
+    async def test_list_gives_what_was_enqueued_between_two_moments(self) -> None:
+        ids: list[str] = []
+        moments = [self.now()]
+        for _ in range(3):
+            await self.advance(1)
+            ids.append(await self.put())
+            await self.advance(1)
+            moments.append(self.now())
+        wanted = TaskFilter(enqueued_after=moments[1], enqueued_before=moments[2])
+        assert [task.id for task in await self.store.list_tasks(wanted)] == [ids[1]]
+        listed = await self.store.list_tasks(TaskFilter(enqueued_after=moments[1]))
+        assert [task.id for task in listed] == [ids[2], ids[1]]
+        assert await self.store.list_tasks(TaskFilter(finished_after=moments[0])) == []
+
+    async def test_the_text_of_an_error_is_found_as_it_was_said(self) -> None:
+        said = 'it said: "no\\n" to \u00e9 and \u4e16\u754c\n100%'
+        await self.settle(Settlement.failed(await self.start(), TaskError("E", said)))
+        for part in ('"no', '"no\\n"', "\u00e9 and", "\u4e16", "\n100%", "100%"):
+            assert len(await self.store.list_tasks(TaskFilter(error=part))) == 1, part
+        assert await self.store.list_tasks(TaskFilter(error="said:  ")) == []
+
+    async def test_pages_join_whatever_they_filter(self) -> None:
+        ids = [await self.put(number, queue="odd" if number % 2 else "even") for number in range(7)]
+        for wanted, expected in (
+            (TaskFilter(queue="odd"), ids[5::-2]),
+            (TaskFilter(queue="odd", status=TaskStatus.PENDING), ids[5::-2]),
+            (TaskFilter(), ids[::-1]),
+        ):
+            seen: list[str] = []
+            page = await self.store.page(wanted, limit=2)
+            while page.after is not None:
+                seen += [task.id for task in page.tasks]
+                page = await self.store.page(wanted, page.after, limit=2)
+            assert seen + [task.id for task in page.tasks] == expected
+
     # --- counts and rates ------------------------------------------------------------------------
 
     async def test_counts_are_by_queue_and_status(self) -> None:
@@ -98,19 +143,142 @@ class Looking(FullCase):
         assert {status: n for status, n in counts["video"].items() if n} == {"PENDING": 1}
         assert set(counts) == {"mail", "video"}
 
-    async def test_rates_count_what_happened_since_a_moment(self) -> None:
+    async def test_counts_are_of_every_status_a_task_goes_through(self) -> None:
+        """Every write adds to the tallies: after each one they say what is there."""
+        waiting = await self.put(interval=1)
+        assert await self._counted() == {"PENDING": 1}
+        claimed = await self.restart()
+        assert await self._counted() == {"RUNNING": 1}
+        await self.settle(self.settlement(claimed, Action.REPEAT, ticks=0))
+        assert await self._counted() == {"PENDING": 1}
+        await self.settle(Settlement.failed(await self.restart(), BOOM))
+        assert await self._counted() == {"FAILED": 1}
+        await self.store.retry(waiting)
+        assert await self._counted() == {"PENDING": 1}
+        await self.store.cancel(waiting)
+        assert await self._counted() == {"CANCELLED": 1}
+        await self.store.delete(waiting)
+        assert await self.store.counts() == {}
+
+    async def _counted(self) -> dict[str, int]:
+        [per_status] = (await self.store.counts()).values()
+        return {str(status): many for status, many in per_status.items() if many}
+
+    async def test_rates_count_what_happened_since_a_minute_began(self) -> None:
+        since = self.now()
         await self.end(TaskStatus.SUCCESS)
         before = await self.put()
-        await self.advance(1)
-        since = self.now()
-        await self.advance(1)
         for status in (TaskStatus.SUCCESS, TaskStatus.SUCCESS, TaskStatus.FAILED):
             await self.end(status, priority=9)
         await self.store.cancel(before)
+        await self.settle(self.settlement(await self.start(), Action.RETRY, ticks=9))
+        await self.start(priority=9)
+        await self.store.release("ann")
+        await self.advance(0.5)
         rates = await self.store.rates(since)
-        assert (rates.enqueued, rates.succeeded, rates.failed, rates.cancelled) == (3, 2, 1, 1)
-        assert rates.over_s == pytest.approx(self.tick_s, abs=2 * self.slack_s)
-        assert rates.finished_per_s == pytest.approx(4 / rates.over_s)
+        assert (rates.enqueued, rates.succeeded, rates.failed, rates.cancelled) == (7, 3, 1, 1)
+        assert (rates.retried, rates.lost) == (1, 1)
+        begin = since.replace(second=0, microsecond=0)
+        assert rates.over_s == pytest.approx((self.now() - begin).total_seconds(), abs=2 * self.slack_s)
+        assert rates.finished_per_s == pytest.approx(5 / rates.over_s)
+
+    async def test_rates_leave_out_the_minutes_before(self) -> None:
+        self.needs_virtual_time()
+        await self.end(TaskStatus.SUCCESS)
+        await self.clock.advance(minutes=1)
+        since = self.now()
+        await self.end(TaskStatus.FAILED)
+        rates = await self.store.rates(since)
+        assert (rates.enqueued, rates.succeeded, rates.failed) == (1, 0, 1)
+
+    async def test_tallies_are_by_queue_and_minute_and_add_up(self) -> None:
+        self.needs_virtual_time()
+        await self.end(TaskStatus.SUCCESS, queue="mail")
+        await self.clock.advance(minutes=1)
+        await self.put(queue="mail")
+        await self.put(queue="video")
+        first, second, third = sorted(await self.store.tallies(), key=lambda one: (one.minute, one.queue))
+        assert (first.queue, first.enqueued, first.success, first.pending, first.running) == (
+            "mail",
+            1,
+            1,
+            0,
+            0,
+        )
+        assert (second.queue, second.enqueued, second.succeeded, second.pending) == ("mail", 1, 0, 1)
+        assert (third.queue, third.minute) == ("video", second.minute)
+        assert second.minute - first.minute == timedelta(minutes=1)
+        assert second.minute == self.now().replace(second=0, microsecond=0)
+
+    async def test_old_tallies_are_put_together_and_still_add_up(self) -> None:
+        self.needs_virtual_time()
+        for _ in range(3):
+            await self.end(TaskStatus.FAILED, queue="mail")
+            await self.clock.advance(minutes=1)
+        before = await self.store.counts()
+        await self.clock.advance(hours=3)
+        await self.put(queue="mail")
+        await self.store.prune()
+        old, new = sorted(await self.store.tallies(), key=lambda one: one.minute)
+        assert (old.enqueued, old.given_up, old.failed, old.minute.year) == (3, 3, 3, 1970)
+        assert (new.enqueued, new.pending) == (1, 1)
+        assert (await self.store.counts())["mail"][TaskStatus.FAILED] == before["mail"][TaskStatus.FAILED]
+
+    # --- what is late ----------------------------------------------------------------------------
+
+    async def test_heads_are_the_first_due_task_of_each_queue_and_priority(self) -> None:
+        late = await self.put()
+        await self.advance(1)
+        await self.put()
+        urgent = await self.put(priority=5)
+        mail = await self.put(queue="mail")
+        await self.put(queue="later", eta=self.moment(9))
+        await self.store.pause("mail")
+        heads = {(head.queue, head.priority): head for head in await self.store.heads()}
+        assert {key: head.task_id for key, head in heads.items()} == {
+            ("default", 0): late,
+            ("default", 5): urgent,
+            ("mail", 0): mail,
+        }
+        assert heads["default", 0].func_path == JOB
+        assert self.is_about(heads["default", 0].due_at, self.moment(-1))
+
+    async def test_heads_go_on_when_the_first_is_taken(self) -> None:
+        _, second = await self.put(), await self.put()
+        await self.claim()
+        assert [head.task_id for head in await self.store.heads()] == [second]
+        await self.claim()
+        assert await self.store.heads() == []
+
+    async def test_timings_are_of_the_latest_that_succeeded(self) -> None:
+        for ticks in (1, 2):
+            await self.put(queue="mail")
+            await self.advance(ticks)
+            claimed = await self.restart()
+            await self.advance(1)
+            await self.succeed(claimed)
+        await self.end(TaskStatus.FAILED)
+        newest, oldest = await self.store.timings()
+        assert (newest.queue, oldest.queue) == ("mail", "mail")
+        for timing, wait_ticks in ((newest, 2), (oldest, 1)):
+            assert timing.wait_s == pytest.approx(wait_ticks * self.tick_s, abs=self.slack_s)
+            assert timing.run_s == pytest.approx(self.tick_s, abs=self.slack_s)
+        assert await self.store.timings(limit=1) == [newest]
+
+    async def test_ahead_are_those_that_a_claim_would_hand_out_before(self) -> None:
+        first = await self.put()
+        await self.put(queue="mail", priority=9)
+        await self.put(priority=9, eta=self.moment(9))
+        await self.put(priority=5)
+        await self.advance(0.1)
+        last = await self.put()
+        assert await self.store.ahead(first) == 1
+        assert await self.store.ahead(last) == 2
+        assert await self.store.ahead(last, most=1) == 1
+        await self.claim(limit=9)
+        assert await self.store.ahead(last) == 0
+        with pytest.raises(NotFound, match="unknown"):
+            await self.store.ahead("unknown")
 
     # --- workers ---------------------------------------------------------------------------------
 

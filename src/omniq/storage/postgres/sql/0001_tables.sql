@@ -58,7 +58,7 @@ CREATE UNIQUE INDEX task_id ON task (id);
 CREATE INDEX task_waiting ON task (queue, rank, due, seq) WHERE status = 0;
 CREATE INDEX task_running ON task (owner, claim_id) WHERE status = 1;
 CREATE INDEX task_expiring ON task (expires_at) WHERE status = 0 AND expires_at IS NOT NULL;
-CREATE INDEX task_ended ON task (prune_at) WHERE status >= 2;
+CREATE INDEX task_ended ON task (status, prune_at) WHERE status >= 2;
 CREATE UNIQUE INDEX task_key ON task (unique_key) WHERE unique_key IS NOT NULL AND status < 2;
 
 -- Closed runs that did not simply succeed.
@@ -72,6 +72,24 @@ CREATE TABLE run (
     error text,
     PRIMARY KEY (seq, epoch)
 );
+
+-- What every transaction changed, by minute and queue; all of it added up is what the schema holds. Rows are only
+-- ever added, so that no two transactions wait for each other here; `fold_tallies` puts them together.
+CREATE TABLE tally (
+    minute timestamptz NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    pending bigint NOT NULL DEFAULT 0,
+    running bigint NOT NULL DEFAULT 0,
+    success bigint NOT NULL DEFAULT 0,
+    failed bigint NOT NULL DEFAULT 0,
+    cancelled bigint NOT NULL DEFAULT 0,
+    enqueued bigint NOT NULL DEFAULT 0,
+    succeeded bigint NOT NULL DEFAULT 0,
+    given_up bigint NOT NULL DEFAULT 0,
+    stopped bigint NOT NULL DEFAULT 0,
+    retried bigint NOT NULL DEFAULT 0,
+    lost bigint NOT NULL DEFAULT 0
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
 -- Every queue that ever had a task. Without a key on purpose: two transactions that bring a new name do not wait
 -- for each other, and a name that is there twice does no harm. Finding the names in the index of waiting tasks

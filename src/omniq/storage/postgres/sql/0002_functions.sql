@@ -46,6 +46,25 @@ BEGIN
     END IF;
 END $body$;
 
+CREATE FUNCTION minute() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT date_trunc(''minute'', clock())';
+
+-- Put tallies together, at most so many rows at a time and one caller at a time: what is older than two hours in one
+-- row per queue, the rest in one per minute and queue. Whoever comes meanwhile goes away again.
+CREATE FUNCTION fold_tallies(page bigint) RETURNS void LANGUAGE plpgsql
+SET search_path FROM CURRENT AS $body$
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('omniq fold ' || current_schema(), 0)) THEN
+        RETURN;
+    END IF;
+    WITH old AS (
+        DELETE FROM tally t WHERE t.ctid = ANY (ARRAY(SELECT o.ctid FROM tally o LIMIT page FOR UPDATE SKIP LOCKED))
+        RETURNING t.*)
+    INSERT INTO tally SELECT CASE WHEN o.minute < minute() - interval '120 minutes' THEN 'epoch' ELSE o.minute END,
+        o.queue, sum(o.pending), sum(o.running), sum(o.success), sum(o.failed), sum(o.cancelled), sum(o.enqueued),
+        sum(o.succeeded), sum(o.given_up), sum(o.stopped), sum(o.retried), sum(o.lost)
+    FROM old o GROUP BY 1, 2;
+END $body$;
+
 -- T1 for all or none. Nearly always everything is new, so it is inserted first; only what did not go in is looked
 -- at, one by one and in order. ON CONFLICT waits for a transaction that holds the same id or key, and then sees it.
 CREATE FUNCTION enqueue(
@@ -90,8 +109,14 @@ BEGIN
                 pause, timeout, max_retries, max_losses, key, headers, on_failure, result_ttl, n)
         WHERE NOT EXISTS (SELECT FROM gone g WHERE g.id = v.id AND g.until > clock())
         ORDER BY v.n
-        ON CONFLICT DO NOTHING RETURNING task.seq, task.id, task.digest)
+        ON CONFLICT DO NOTHING RETURNING task.seq, task.id, task.digest, task.queue),
+    tallied AS (
+        INSERT INTO tally (minute, queue, pending, enqueued)
+        SELECT minute(), p.queue, count(*), count(*) FROM put p GROUP BY p.queue)
     SELECT array_agg(p.id ORDER BY p.seq), array_agg(p.digest ORDER BY p.seq) INTO new_ids, new_digests FROM put p;
+    IF random() < 0.001 THEN  -- where nothing but enqueueing goes on, nobody else does it
+        PERFORM fold_tallies(5000);
+    END IF;
     IF cardinality(new_ids) = cardinality(ids) THEN
         IF limited THEN
             PERFORM check_depth(queues);
@@ -177,6 +202,7 @@ BEGIN
             new_key, new_headers, new_on_failure, new_result_ttl, clock())
         ON CONFLICT DO NOTHING;
         IF FOUND THEN
+            INSERT INTO tally (minute, queue, pending, enqueued) VALUES (minute(), new_queue, 1, 1);
             RETURN QUERY SELECT new_id, true;
             RETURN;
         END IF;
@@ -230,7 +256,17 @@ BEGIN
                 WHEN verdict(s.action, t.cancel_requested, t.losses, t.max_losses) > 0 THEN after(failure_ttl) END,
             owner = NULL, claim_id = NULL, lease_until = NULL, isolates = false, cancel_requested = false
         FROM said s WHERE t.id = s.id AND t.epoch = s.epoch AND t.status + 0 = 1
-        RETURNING s.n, t.id, t.seq, t.epoch, t.status, t.result_status, s.action, s.error),
+        RETURNING s.n, t.id, t.seq, t.epoch, t.queue, t.status, t.result_status, s.action, s.error),
+    tallied AS (
+        INSERT INTO tally (minute, queue, pending, running, success, failed, cancelled, succeeded, given_up, stopped,
+            retried, lost)
+        SELECT minute(), c.queue, count(*) FILTER (WHERE c.status = 0), -count(*), count(*) FILTER (WHERE c.status = 2),
+            count(*) FILTER (WHERE c.status = 3), count(*) FILTER (WHERE c.status = 4),
+            count(*) FILTER (WHERE c.status = 2 OR c.action = 1 AND c.status = 0),
+            count(*) FILTER (WHERE c.status = 3 OR c.action = 4 AND c.status = 0),
+            count(*) FILTER (WHERE c.status = 4), count(*) FILTER (WHERE c.action = 2 AND c.status = 0),
+            count(*) FILTER (WHERE c.action = 6 AND c.status <> 4)
+        FROM closed c GROUP BY c.queue),
     noted AS (  -- the snapshot still shows the row as it ran, with its owner
         INSERT INTO run SELECT c.seq, c.epoch, was.owner, was.started_at, clock(),
             CASE WHEN c.status = 4 THEN 'cancelled' ELSE outcome_of(c.action) END, c.error
@@ -401,7 +437,10 @@ BEGIN
         RETURN QUERY WITH handed AS (
             UPDATE task t SET status = 1, epoch = t.epoch + 1, owner = worker_id, claim_id = new_claim_id,
                 started_at = clock(), lease_until = after(lease), isolates = new_isolates, progress = NULL
-            WHERE t.ctid = ANY (places) RETURNING t.*)
+            WHERE t.ctid = ANY (places) RETURNING t.*),
+        tallied AS (
+            INSERT INTO tally (minute, queue, pending, running)
+            SELECT minute(), t.queue, -count(*), count(*) FROM handed t GROUP BY t.queue)
         SELECT NULL::text, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint,
             t.seq, t.id, t.func_path, t.payload, t.queue, t.rank, t.eta, t.due, t.expires_at, t."interval",
             t.timeout, t.max_retries, t.max_losses, t.unique_key, t.headers, t.on_failure, t.result_ttl, t.epoch,
@@ -495,7 +534,13 @@ BEGIN
         FROM (SELECT o.ctid AS place, o.owner, o.isolates AND o.suspicions < 10 AS suspected
             FROM task o WHERE o.ctid = ANY (places)) w
         WHERE t.ctid = w.place
-        RETURNING t.seq, t.epoch, w.owner, t.started_at, t.status, t.result_status, t.error),
+        RETURNING t.seq, t.epoch, w.owner, t.started_at, t.queue, t.status, t.result_status, t.error),
+    tallied AS (
+        INSERT INTO tally (minute, queue, pending, running, failed, cancelled, given_up, stopped, lost)
+        SELECT minute(), c.queue, count(*) FILTER (WHERE c.status = 0), -count(*), count(*) FILTER (WHERE c.status = 3),
+            count(*) FILTER (WHERE c.status = 4), count(*) FILTER (WHERE c.status = 3),
+            count(*) FILTER (WHERE c.status = 4), count(*)
+        FROM taken c GROUP BY c.queue),
     noted AS (
         INSERT INTO run SELECT c.seq, c.epoch, c.owner, c.started_at, clock(), 'lost',
             CASE WHEN c.status = 3 THEN c.error END FROM taken c),
@@ -545,11 +590,15 @@ BEGIN
         SELECT array_agg(h.ctid) INTO places FROM (
             SELECT t.ctid FROM task t WHERE t.status = 0 AND t.expires_at IS NOT NULL AND t.expires_at <= clock()
             ORDER BY t.expires_at LIMIT page - many FOR UPDATE SKIP LOCKED) h;
-        UPDATE task t SET status = 3, finished_at = clock(), result = NULL, result_status = 3, result_at = clock(),
-            prune_at = after(failure_ttl),
-            error = error_text('Expired', 'not started before ' || t.expires_at::text, 'expired')
-        WHERE t.ctid = ANY (places);
-        GET DIAGNOSTICS late = ROW_COUNT;
+        WITH ended AS (
+            UPDATE task t SET status = 3, finished_at = clock(), result = NULL, result_status = 3,
+                result_at = clock(), prune_at = after(failure_ttl),
+                error = error_text('Expired', 'not started before ' || t.expires_at::text, 'expired')
+            WHERE t.ctid = ANY (places) RETURNING t.queue),
+        tallied AS (
+            INSERT INTO tally (minute, queue, pending, failed, given_up)
+            SELECT minute(), e.queue, -count(*), count(*), count(*) FROM ended e GROUP BY e.queue)
+        SELECT count(*) INTO late FROM ended;
         many := many + late;
         rang_result := rang_result OR late > 0;
     END IF;
@@ -559,6 +608,8 @@ END $body$;
 -- T10, T11. NULL: there is no such task.
 CREATE FUNCTION cancel(task_id text, failure_ttl float8, OUT status_now smallint) LANGUAGE plpgsql
 SET search_path FROM CURRENT AS $body$
+DECLARE
+    in_queue text;
 BEGIN
     UPDATE task t SET
         status = CASE t.status WHEN 0 THEN 4 ELSE t.status END,
@@ -570,8 +621,11 @@ BEGIN
         result_status = CASE t.status WHEN 0 THEN 4 ELSE t.result_status END,
         result_at = CASE t.status WHEN 0 THEN clock() ELSE t.result_at END,
         prune_at = CASE t.status WHEN 0 THEN after(failure_ttl) END
-    WHERE t.id = task_id AND t.status < 2 RETURNING t.status INTO status_now;
+    WHERE t.id = task_id AND t.status < 2 RETURNING t.status, t.queue INTO status_now, in_queue;
     IF FOUND THEN
+        IF status_now = 4 THEN
+            INSERT INTO tally (minute, queue, pending, cancelled, stopped) VALUES (minute(), in_queue, -1, 1, 1);
+        END IF;
         PERFORM ring(true, status_now = 4);
     ELSE
         SELECT t.status INTO status_now FROM task t WHERE t.id = task_id;
@@ -596,6 +650,8 @@ BEGIN
             expires_at = NULL, cancel_requested = false, error = NULL, finished_at = NULL, result = NULL,
             result_status = NULL, result_at = NULL, prune_at = NULL
         WHERE t.id = task_id;
+        INSERT INTO tally (minute, queue, pending, failed, cancelled) VALUES
+            (minute(), in_queue, 1, -(status_before = 3)::integer, -(status_before = 4)::integer);
         PERFORM ring(true, false);
     END IF;
 END $body$;
@@ -614,7 +670,13 @@ END $body$;
 
 -- T16 for rows that the caller has locked: the id and the call are remembered for ten minutes.
 CREATE FUNCTION forget(places tid[]) RETURNS bigint LANGUAGE sql AS $body$
-    WITH dead AS (DELETE FROM task t WHERE t.ctid = ANY (places) RETURNING t.seq, t.id, t.digest),
+    WITH dead AS (DELETE FROM task t WHERE t.ctid = ANY (places) 
+        RETURNING t.seq, t.id, t.digest, t.queue, t.status),
+    tallied AS (
+        INSERT INTO tally (minute, queue, success, failed, cancelled)
+        SELECT minute(), d.queue, -count(*) FILTER (WHERE d.status = 2), -count(*) FILTER (WHERE d.status = 3),
+            -count(*) FILTER (WHERE d.status = 4)
+        FROM dead d GROUP BY d.queue),
     remembered AS (
         INSERT INTO gone SELECT d.id, d.digest, after(600) FROM dead d
         ON CONFLICT (id) DO UPDATE SET digest = EXCLUDED.digest, until = EXCLUDED.until),
@@ -645,8 +707,9 @@ DECLARE
     places tid[];
 BEGIN
     SELECT array_agg(h.ctid) INTO places FROM (
-        SELECT t.ctid FROM task t WHERE t.status >= 2 AND t.prune_at <= clock()
-        ORDER BY t.prune_at LIMIT page FOR UPDATE SKIP LOCKED) h;
+        SELECT l.ctid FROM unnest(ARRAY[2, 3, 4]::smallint[]) AS s (status) CROSS JOIN LATERAL (
+            SELECT t.ctid FROM task t WHERE t.status >= 2 AND t.status = s.status AND t.prune_at <= clock()
+            ORDER BY t.prune_at LIMIT page FOR UPDATE SKIP LOCKED) l LIMIT page) h;
     many := 0;
     IF places IS NOT NULL THEN
         many := forget(places);
@@ -658,4 +721,100 @@ BEGIN
     -- Once nothing is left from before the clock was set back, claims need not look for it.
     UPDATE latest SET at = clock() WHERE at > after(60)
         AND NOT EXISTS (SELECT FROM task t WHERE t.status = 0 AND t.eta IS NULL AND t.due > clock());
+    PERFORM fold_tallies(1000000);
+END $body$;
+
+-- How many due tasks of its queue a claim would hand out before this one; at most so many.
+CREATE FUNCTION ahead(task_id text, most bigint) RETURNS bigint LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan AS $body$
+DECLARE
+    me task;
+BEGIN
+    SELECT * INTO me FROM task t WHERE t.id = task_id;
+    IF me.id IS NULL THEN
+        RETURN NULL;
+    END IF;
+    IF me.status <> 0 THEN
+        RETURN 0;
+    END IF;
+    RETURN (SELECT count(*) FROM (
+        (SELECT 1 FROM generate_series(-9, me.rank - 1) AS r (rank) CROSS JOIN LATERAL (
+            SELECT FROM task t WHERE t.status = 0 AND t.queue = me.queue AND t.rank = r.rank::smallint
+                AND t.due <= clock() AND (t.expires_at IS NULL OR t.expires_at > clock())
+            ORDER BY t.due, t.seq LIMIT most) l LIMIT most)
+        UNION ALL
+        (SELECT 1 FROM task t WHERE t.status = 0 AND t.queue = me.queue AND t.rank = me.rank
+            AND t.due <= clock() AND (t.due, t.seq) < (me.due, me.seq)
+            AND (t.expires_at IS NULL OR t.expires_at > clock())
+        ORDER BY t.due, t.seq LIMIT most)
+        LIMIT most) c);
+END $body$;
+
+-- The due task that comes first in each queue and priority.
+CREATE FUNCTION heads() RETURNS TABLE (queue text, rank smallint, id text, func_path text, due timestamptz)
+LANGUAGE plpgsql SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan AS $body$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT h.queue, h.rank, h.id, h.func_path, h.due
+        FROM (SELECT DISTINCT k.name FROM queue k) q CROSS JOIN generate_series(-9, 0) AS r (rank)
+        CROSS JOIN LATERAL (
+            SELECT t.queue, t.rank, t.id, t.func_path, t.due FROM task t WHERE t.status = 0 AND t.queue = q.name
+                AND t.rank = r.rank::smallint AND t.due <= clock()
+                AND (t.expires_at IS NULL OR t.expires_at > clock())
+            ORDER BY t.due, t.seq LIMIT 1) h;
+END $body$;
+
+-- Tasks that match, newest first by their ids, among those that a bounded look reaches. Where an index knows that few
+-- have the status, all of those are looked at; otherwise the next `look` ids. The first row has no task: it says
+-- behind which id to look on, if there may be more. The text of an error is found as it stands in its JSON.
+CREATE FUNCTION page(
+    wanted_status smallint, wanted_queue text, wanted_path text, wanted_key text, wanted_owner text, error_part text,
+    enqueued_after timestamptz, enqueued_before timestamptz, finished_after timestamptz, finished_before timestamptz,
+    behind_id text, few bigint, look bigint, wanted bigint)
+RETURNS TABLE (behind text, hit task) LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET jit = off SET plan_cache_mode = force_generic_plan AS $body$
+#variable_conflict use_column
+DECLARE
+    places tid[];
+    top text COLLATE "C" := coalesce(behind_id, chr(1114111));  -- no id is behind the last character there is
+BEGIN
+    IF wanted_status = 0 AND wanted_queue IS NOT NULL THEN
+        places := ARRAY(SELECT t.ctid FROM task t WHERE t.status = 0 AND t.queue = wanted_queue LIMIT few + 1);
+    ELSIF wanted_status = 0 THEN
+        places := ARRAY(SELECT t.ctid FROM task t WHERE t.status = 0 LIMIT few + 1);
+    ELSIF wanted_owner IS NOT NULL AND coalesce(wanted_status, 1) = 1 THEN
+        places := ARRAY(SELECT t.ctid FROM task t WHERE t.status = 1 AND t.owner = wanted_owner LIMIT few + 1);
+    ELSIF wanted_status = 1 THEN
+        places := ARRAY(SELECT t.ctid FROM task t WHERE t.status = 1 LIMIT few + 1);
+    ELSIF wanted_status >= 2 THEN
+        places := ARRAY(SELECT t.ctid FROM task t WHERE t.status >= 2 AND t.status = wanted_status LIMIT few + 1);
+    END IF;
+    IF places IS NULL OR cardinality(places) > few THEN
+        SELECT array_agg(c.ctid), min(c.id) INTO places, behind FROM (
+            SELECT t.ctid, t.id FROM task t WHERE t.id < top ORDER BY t.id DESC LIMIT look) c;
+        IF cardinality(places) < look THEN
+            behind := NULL;
+        END IF;
+    END IF;
+    RETURN NEXT;
+    behind := NULL;
+    FOR hit IN
+        SELECT t.* FROM task t WHERE t.ctid = ANY (places) AND t.id < top
+            AND (wanted_status IS NULL OR t.status = wanted_status) AND (wanted_queue IS NULL OR t.queue = wanted_queue)
+            AND (wanted_path IS NULL OR t.func_path = wanted_path) AND (wanted_key IS NULL OR t.unique_key = wanted_key)
+            AND (wanted_owner IS NULL OR t.owner = wanted_owner)
+            AND (error_part IS NULL OR strpos(lower(t.error), lower(error_part)) > 0)
+            AND (enqueued_after IS NULL OR t.enqueued_at > enqueued_after)
+            AND (enqueued_before IS NULL OR t.enqueued_at < enqueued_before)
+            AND (finished_after IS NULL OR t.finished_at > finished_after)
+            AND (finished_before IS NULL OR t.finished_at < finished_before)
+        ORDER BY t.id DESC LIMIT wanted
+    LOOP
+        RETURN NEXT;
+    END LOOP;
 END $body$;

@@ -76,30 +76,36 @@ SELECT info, seen_at FROM {schema}.worker ORDER BY seen_at DESC, id
 -- name: get
 SELECT {task} FROM {schema}.task t WHERE t.id = $1::text
 
--- name: list
-SELECT {task} FROM {schema}.task t
-WHERE ($1::smallint IS NULL OR t.status = $1) AND ($2::text IS NULL OR t.queue = $2)
-    AND ($3::text IS NULL OR t.func_path = $3) AND ($4::text IS NULL OR t.unique_key = $4)
-    AND ($5::timestamptz IS NULL OR t.finished_at < $5) AND ($6::bigint IS NULL OR t.seq < $6)
-ORDER BY t.seq DESC LIMIT $7::bigint
+-- name: page
+SELECT p.behind, {task} FROM {schema}.page(
+    $1::smallint, $2::text, $3::text, $4::text, $5::text, $6::text, $7::timestamptz, $8::timestamptz, $9::timestamptz,
+    $10::timestamptz, $11::text, $12::bigint, $13::bigint, $14::bigint) p CROSS JOIN LATERAL (SELECT (p.hit).*) t
 
--- name: seq_of
-SELECT t.seq FROM {schema}.task t WHERE t.id = $1::text
+-- name: is_there
+SELECT true FROM {schema}.task t WHERE t.id = $1::text
 
 -- name: history
 SELECT r.epoch, r.owner, r.started_at, r.finished_at, r.outcome, r.error FROM {schema}.run r
 WHERE r.seq = (SELECT t.seq FROM {schema}.task t WHERE t.id = $1::text) ORDER BY r.epoch
 
--- name: counts
-SELECT t.queue, t.status, count(*) FROM {schema}.task t GROUP BY t.queue, t.status
+-- name: tallies
+SELECT t.queue, t.minute, sum(t.pending)::bigint, sum(t.running)::bigint, sum(t.success)::bigint, sum(t.failed)::bigint,
+    sum(t.cancelled)::bigint, sum(t.enqueued)::bigint, sum(t.succeeded)::bigint, sum(t.given_up)::bigint,
+    sum(t.stopped)::bigint, sum(t.retried)::bigint, sum(t.lost)::bigint
+FROM {schema}.tally t GROUP BY t.queue, t.minute
 
--- name: rates
-SELECT count(*) FILTER (WHERE t.enqueued_at > $1::timestamptz),
-    count(*) FILTER (WHERE t.status = 2 AND t.finished_at > $1),
-    count(*) FILTER (WHERE t.status = 3 AND t.finished_at > $1),
-    count(*) FILTER (WHERE t.status = 4 AND t.finished_at > $1),
-    extract(epoch FROM {schema}.clock() - $1)::float8
-FROM {schema}.task t
+-- name: fold
+SELECT {schema}.fold_tallies($1::bigint)
+
+-- name: heads
+SELECT queue, rank, id, func_path, due FROM {schema}.heads()
+
+-- name: ahead
+SELECT {schema}.ahead($1::text, $2::bigint)
+
+-- name: timings
+SELECT t.queue, extract(epoch FROM t.started_at - t.due)::float8, extract(epoch FROM t.finished_at - t.started_at)::float8
+FROM {schema}.task t WHERE t.status >= 2 AND t.status = 2 ORDER BY t.prune_at DESC LIMIT $1::bigint
 
 -- name: unended
 SELECT {schema}.unended($1::text[])
@@ -129,11 +135,43 @@ SELECT w.what FROM (
     UNION ALL SELECT t.id || ' waits in a queue that nobody knows' FROM {schema}.task t
         WHERE t.status < 2 AND NOT EXISTS (SELECT FROM {schema}.queue k WHERE k.name = t.queue)
     UNION ALL SELECT r.seq || ' has a history but is no task' FROM {schema}.run r
-        WHERE NOT EXISTS (SELECT FROM {schema}.task t WHERE t.seq = r.seq)) w
+        WHERE NOT EXISTS (SELECT FROM {schema}.task t WHERE t.seq = r.seq)
+    UNION ALL SELECT format('queue %s counts %s of status %s too many', c.queue, c.many, c.status) FROM (
+        SELECT x.queue, x.status, sum(x.many) AS many FROM (
+            SELECT t.queue, t.status, -1 AS many FROM {schema}.task t
+            UNION ALL SELECT t.queue, n.status, n.many FROM {schema}.tally t CROSS JOIN LATERAL (
+                VALUES (0, t.pending), (1, t.running), (2, t.success), (3, t.failed), (4, t.cancelled)) n (status, many)
+            ) x GROUP BY x.queue, x.status) c WHERE c.many <> 0) w
 LIMIT 1000
 
 -- name: version
 SELECT max(version) FROM {schema}.migration
+
+-- name: vitals
+-- Others' transactions are seen in full by members of pg_read_all_stats only; what cannot be seen is left out.
+WITH held AS (
+    SELECT age(a.backend_xmin)::bigint AS ids, extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds,
+        format('process %s (%s, %s)', a.pid, coalesce(nullif(a.application_name, ''), 'no name'), a.state) AS who
+    FROM pg_stat_activity a WHERE a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid()
+        AND a.backend_type = 'client backend'
+    UNION ALL
+    SELECT age(p.transaction)::bigint, extract(epoch FROM clock_timestamp() - p.prepared)::float8,
+        format('the prepared transaction %s', p.gid)
+    FROM pg_prepared_xacts p
+    UNION ALL
+    SELECT age(r.xmin)::bigint, NULL, format('the replication slot %s', r.slot_name)
+    FROM pg_replication_slots r WHERE r.xmin IS NOT NULL),
+oldest AS (SELECT h.ids, h.seconds, h.who FROM held h ORDER BY h.ids DESC, h.seconds DESC NULLS LAST LIMIT 1)
+SELECT current_setting('server_version'), (SELECT max(m.version) FROM {schema}.migration m),
+    (SELECT o.ids FROM oldest o), (SELECT o.seconds FROM oldest o), (SELECT o.who FROM oldest o),
+    (SELECT s.n_dead_tup FROM pg_stat_user_tables s WHERE s.relid = '{schema}.task'::regclass),
+    current_setting('fsync') = 'on', current_setting('synchronous_commit') <> 'off',
+    (SELECT count(*) FROM pg_stat_activity), current_setting('max_connections')::bigint,
+    ARRAY(SELECT format('%s on %s', p.what, c.relname)::text
+        FROM pg_class c CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p (what)
+        WHERE c.relnamespace = (SELECT t.relnamespace FROM pg_class t WHERE t.oid = '{schema}.task'::regclass)
+            AND c.relkind = 'r' AND c.relname <> 'migration' AND NOT has_table_privilege(c.oid, p.what)
+        ORDER BY 1)
 
 -- name: schedules
 SELECT {schema}.clock(), (SELECT min(next_at) FROM {schema}.schedule),
@@ -184,7 +222,12 @@ SELECT r.seq, r.epoch, r.owner, r.started_at, r.finished_at, r.outcome, r.error 
 WHERE r.seq = ANY ($1::bigint[]) ORDER BY r.seq, r.epoch
 
 -- name: move_away
-WITH gone AS (DELETE FROM {schema}.task WHERE id = ANY ($1::text[]) RETURNING seq)
+WITH gone AS (DELETE FROM {schema}.task WHERE id = ANY ($1::text[]) RETURNING seq, queue, status),
+tallied AS (
+    INSERT INTO {schema}.tally (minute, queue, pending, success, failed, cancelled)
+    SELECT date_trunc('minute', {schema}.clock()), g.queue, -count(*) FILTER (WHERE g.status = 0), -count(*) FILTER (WHERE g.status = 2),
+        -count(*) FILTER (WHERE g.status = 3), -count(*) FILTER (WHERE g.status = 4)
+    FROM gone g GROUP BY g.queue)
 DELETE FROM {schema}.run WHERE seq IN (SELECT seq FROM gone)
 
 -- name: move_settings_away
@@ -208,7 +251,7 @@ SELECT unique_key, id FROM {schema}.task WHERE unique_key = ANY ($1::text[]) AND
 SELECT {schema}.clock()
 
 -- name: move_in
-INSERT INTO {schema}.task (id, digest, func_path, payload, queue, rank, eta, due, expires_at, "interval", timeout,
+WITH placed AS (INSERT INTO {schema}.task (id, digest, func_path, payload, queue, rank, eta, due, expires_at, "interval", timeout,
     max_retries, max_losses, unique_key, headers, on_failure, result_ttl, status, epoch, attempts, losses, suspicions,
     error, progress, enqueued_at, started_at, finished_at, result, result_status, result_at, prune_at)
 SELECT v.c1, v.c2, v.c3, v.c4, v.c5, v.c6, v.c7, coalesce(v.c7, v.c24), v.c8, v.c9, v.c10, v.c11, v.c12, v.c13, v.c14,
@@ -220,7 +263,13 @@ FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::text[], $6::sm
     $28::smallint[], $29::timestamptz[], $30::timestamptz[])
     WITH ORDINALITY AS v (c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20,
         c21, c22, c23, c24, c25, c26, c27, c28, c29, c30, n)
-ORDER BY v.n RETURNING id, seq
+ORDER BY v.n RETURNING id, seq, queue, status),
+tallied AS (
+    INSERT INTO {schema}.tally (minute, queue, pending, success, failed, cancelled, enqueued)
+    SELECT date_trunc('minute', {schema}.clock()), p.queue, count(*) FILTER (WHERE p.status = 0), count(*) FILTER (WHERE p.status = 2),
+        count(*) FILTER (WHERE p.status = 3), count(*) FILTER (WHERE p.status = 4), count(*)
+    FROM placed p GROUP BY p.queue)
+SELECT id, seq FROM placed
 
 -- name: enqueued_until
 -- Who moved in may have been enqueued by a clock that was ahead of ours.

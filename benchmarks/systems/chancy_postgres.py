@@ -1,0 +1,73 @@
+"""chancy on PostgreSQL: its async executor, eager polling, as many at once as everybody."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import marks
+from benchmarks.async_peer import AsyncPeer
+
+FUNCTION = f"{__name__}.noop"
+
+
+async def noop(*, t: float) -> None:
+    marks.mark(t)
+
+
+class ChancyPostgres(AsyncPeer):
+    name = "chancy-postgres"
+    promise = "at least once: completed after the run in batches, no results, every commit synced to the disk"
+    package = "chancy"
+    needs = ("psycopg", "psycopg-binary", "psycopg-pool")
+    imports = ("import chancy",)
+
+    def _make(self) -> Any:
+        from chancy import Chancy
+
+        quiet = logging.getLogger("quiet")
+        quiet.setLevel(logging.ERROR)
+        return Chancy(self.address, log=quiet)
+
+    async def prepare(self) -> None:
+        async with self._make() as client:
+            await client.migrate()
+
+    async def connect(self) -> None:
+        self._client = self._make()
+        await self._client.__aenter__()
+
+    async def disconnect(self) -> None:
+        await self._client.__aexit__(None, None, None)
+
+    def _job(self, enqueued_at: float) -> Any:
+        from chancy import Job
+
+        return Job(func=FUNCTION, kwargs={"t": enqueued_at}, queue="default")
+
+    async def enqueue(self, enqueued_at: float) -> None:
+        await self._client.push(self._job(enqueued_at))
+
+    async def enqueue_many(self, enqueued_at: Sequence[float]) -> None:
+        async for _ in self._client.push_many(list(map(self._job, enqueued_at))):
+            pass
+
+    def work(self) -> None:
+        asyncio.run(self._work())
+
+    async def _work(self) -> None:
+        from chancy import Chancy, Queue, Worker
+
+        async with self._make() as client:
+            queue = Queue(
+                "default",
+                concurrency=self.concurrency,
+                executor=Chancy.Executor.Async,
+                polling_interval=1,
+                eager_polling=True,
+            )
+            await client.declare(queue, upsert=True)
+            async with Worker(client) as worker:
+                await worker.wait_for_shutdown()

@@ -1,0 +1,24 @@
+"""OmniQ on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from benchmarks.omniq_app import OmniqSystem
+from benchmarks.systems.base import address_in
+from omniq.storage import BaseStorage, PostgresStorage
+
+
+class OmniqPostgres(OmniqSystem):
+    name = "omniq-postgres"
+    store = "postgres"
+    server = "postgres"
+    promise = "at least once: ended after the run, result stored, every commit synced to the disk"
+    processes = (1, 2)
+    deep = True
+
+    def storage(self, folder: Path) -> BaseStorage:
+        storage = PostgresStorage(address_in(folder))
+        asyncio.run(storage.migrate())
+        return storage

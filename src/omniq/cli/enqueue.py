@@ -1,0 +1,95 @@
+"""`omniq enqueue MODULE:APP NAME --args JSON --kwargs JSON`."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from omniq.cli.errors import EXIT_USAGE, CommandFailed
+from omniq.cli.group import OmniqCommand, debugging
+from omniq.cli.options import app_path
+
+if TYPE_CHECKING:
+    from omniq.app import OmniQ, TaskFunction
+
+
+def _json(kind: type, example: str) -> Any:
+    def parse(_: click.Context, parameter: click.Parameter, value: str) -> Any:
+        try:
+            parsed = json.loads(value)
+        except ValueError as exc:
+            raise click.BadParameter(f"is no JSON ({exc}); write {example}") from None
+        if not isinstance(parsed, kind):
+            raise click.BadParameter(
+                f"must be a JSON {'list' if kind is list else 'object'}, such as {example}"
+            )
+        return parsed
+
+    return parse
+
+
+@click.command(cls=OmniqCommand)
+@click.argument("app", metavar="MODULE:APP", callback=app_path)
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--args",
+    "arguments",
+    default="[]",
+    metavar="JSON",
+    callback=_json(list, """'["ann", 3]'"""),
+    help="""The arguments, such as '["ann", 3]'.""",
+)
+@click.option(
+    "--kwargs",
+    default="{}",
+    metavar="JSON",
+    callback=_json(dict, """'{"body": "hi"}'"""),
+    help="""The arguments by name, such as '{"body": "hi"}'.""",
+)
+@click.option("--json", "as_json", is_flag=True, help="One object instead of the id.")
+@click.option("--url", metavar="URL", help="The store, instead of the application's own.")
+def enqueue(
+    app: str, name: str, arguments: list[Any], kwargs: dict[str, Any], as_json: bool, url: str | None
+) -> None:
+    """Enqueue the task NAME of the application APP in MODULE, and print its id.
+
+    NAME is the whole name of a task, or its end where that is enough.
+    """
+    from omniq.cli import log
+    from omniq.cli.application import load
+    from omniq.cli.output import print_json
+    from omniq.errors import InvalidOption
+
+    log.configure("warning", debug=debugging())
+    q = load(app)
+    if url is not None:
+        q.use(url)
+    task = _find(q, app, name)
+    try:
+        call = task.call(*arguments, **kwargs)
+    except InvalidOption as exc:
+        raise CommandFailed(str(exc), EXIT_USAGE) from exc
+    with q:
+        [handle] = q.enqueue_many([call])
+    if as_json:
+        print_json({"id": handle.id, "created": handle.created})
+    else:
+        sys.stdout.write(f"{handle.id}\n")
+
+
+def _find(q: OmniQ, app: str, name: str) -> TaskFunction[..., Any, Any]:
+    tasks = q.tasks
+    matching = [name] if name in tasks else [one for one in tasks if one.endswith(f".{name}")]
+    if len(matching) == 1:
+        return tasks[matching[0]]
+    if matching:
+        raise CommandFailed(
+            f"{name!r} is one of {', '.join(sorted(matching))}; write the whole name", EXIT_USAGE
+        )
+    near = difflib.get_close_matches(name, [*tasks, *(one.rpartition(".")[2] for one in tasks)], 1)
+    known = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(tasks)[:10]) or 'no tasks'}"
+    raise CommandFailed(f"{app} has no task {name!r}; {known}", EXIT_USAGE)

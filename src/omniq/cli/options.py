@@ -1,0 +1,41 @@
+"""Kinds of options that several commands take."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Final
+
+import click
+
+_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_AGE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhdw]?)")
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds that somebody could wait for."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is no number of seconds.", param, ctx)
+        return seconds
+
+
+POSITIVE: Final = Seconds(min=0, min_open=True)
+
+
+def age(_: click.Context, __: click.Parameter, value: str | None) -> float:
+    """How long ago, as people write it, in seconds."""
+    match = _AGE.fullmatch(value or "0")
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no age, such as 90s, 30m, 12h, 7d or 2w")
+    return float(match["number"]) * _UNITS[match["unit"]]
+
+
+def app_path(_: click.Context, __: click.Parameter, value: str) -> str:
+    from omniq.cli.wire import APP_PATH
+
+    if not APP_PATH.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no module and name, such as myapp.tasks:q")
+    return value

@@ -1,0 +1,212 @@
+"""`omniq schedules`: what ticks, and a hand on it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from omniq.cli.errors import CommandFailed
+from omniq.cli.group import OmniqCommand
+from omniq.cli.store import url_option, with_store
+
+if TYPE_CHECKING:
+    from omniq.schedule import Schedule
+    from omniq.storage.base import BaseStorage
+
+# A worker beats every ten seconds; one that was silent for longer than this has ended.
+SILENT_S: Final = 60.0
+
+
+@click.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="A list of objects instead of a table.")
+@url_option
+@click.pass_context
+def schedules(context: click.Context, as_json: bool, url: str | None) -> None:
+    """List schedules, or change them: add, pause, resume, run, remove."""
+    if context.invoked_subcommand is not None:
+        context.obj = url
+        return
+    from omniq.cli.output import ago, print_json, print_table
+
+    found = with_store(url, lambda storage: storage.schedules())
+    if as_json:
+        print_json([as_dict(one) for one in found])
+        return
+    print_table(
+        ("NAME", "WHEN", "TASK", "QUEUE", "NEXT", "LAST", "NOTE"),
+        (
+            (s.name, when(s), s.call.func_path, s.call.queue, ago(s.next_at), ago(s.last_at), note(s))
+            for s in found
+        ),
+    )
+
+
+def when(schedule: Schedule) -> str:
+    if schedule.every is not None:
+        return f"every {schedule.every:g} s"
+    return f"{schedule.cron} ({schedule.tz})"
+
+
+def note(schedule: Schedule) -> str:
+    words = ["paused"] if schedule.paused else []
+    if schedule.catch_up != "latest":
+        words.append(f"catch up {schedule.catch_up}")
+    if schedule.overlap != "allow":
+        words.append("no overlap")
+    return ", ".join(words)
+
+
+def as_dict(schedule: Schedule) -> dict[str, Any]:
+    moments = {
+        name: None if (moment := getattr(schedule, name)) is None else moment.isoformat()
+        for name in ("created_at", "next_at", "last_at")
+    }
+    plain = {name: getattr(schedule, name) for name in ("name", "every", "cron", "tz", "catch_up", "overlap")}
+    call = schedule.call
+    return {
+        **plain,
+        "paused": schedule.paused,
+        **moments,
+        "func_path": call.func_path,
+        "queue": call.queue,
+        "priority": call.priority,
+    }
+
+
+@schedules.command(cls=OmniqCommand)
+@click.argument("name")
+@click.argument("task")
+@click.option("--every", type=float, metavar="SECONDS", help="So many seconds apart.")
+@click.option("--cron", metavar="LINE", help="A cron line of five fields, such as '0 2 * * *'.")
+@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="The time zone of --cron.")
+@click.option("--catch-up", type=click.Choice(["latest", "all", "skip"]), default="latest", show_default=True)
+@click.option("--overlap", type=click.Choice(["allow", "skip"]), default="allow", show_default=True)
+@click.option(
+    "--args", "args_json", default="[]", metavar="JSON", help="The arguments, such as '[1, \"a\"]'."
+)
+@click.option("--kwargs", "kwargs_json", default="{}", metavar="JSON", help="Named ones: '{\"size\": 2}'.")
+@click.option("--queue", default="default", show_default=True)
+@click.option("--priority", type=click.IntRange(0, 9), default=0, show_default=True)
+@click.option("--timeout", type=float, metavar="SECONDS")
+@click.option("--max-retries", type=click.IntRange(0), default=3, show_default=True)
+@click.option("--force", is_flag=True, help="Also for a task that no worker here serves now.")
+@url_option
+@click.pass_context
+def add(
+    context: click.Context,
+    /,
+    name: str,
+    task: str,
+    args_json: str,
+    kwargs_json: str,
+    force: bool,
+    url: str | None,
+    **options: Any,
+) -> None:
+    """Save a schedule called NAME for the task TASK (its name in the application)."""
+    from omniq.schedule import Schedule
+    from omniq.task import Task
+
+    fields = ("queue", "priority", "timeout", "max_retries")
+    call = Task(
+        task,
+        tuple(_parsed(args_json, "--args", list, '[1, "a"]')),
+        _parsed(kwargs_json, "--kwargs", dict, '{"size": 2}'),
+        **{field: options.pop(field) for field in fields},
+    )
+    wanted = Schedule(name=name, call=call, **options)
+    saved = with_store(_url(context, url), lambda storage: _save(storage, wanted, force))
+    sys.stdout.write(f"{name}: {when(saved)}, next {_moment(saved)}\n")
+
+
+async def _save(storage: BaseStorage, wanted: Schedule, force: bool) -> Schedule:
+    if not force:
+        await _check_served(storage, wanted.call.func_path)
+    return await storage.save_schedule(wanted)
+
+
+async def _check_served(storage: BaseStorage, func_path: str) -> None:
+    """Only where every worker that lives says which functions it serves can anybody know."""
+    from datetime import UTC, datetime
+
+    from omniq.schedules import unknown_task
+
+    now = datetime.now(UTC)
+    living = [
+        one
+        for one in await storage.workers()
+        if one.seen_at is not None and (now - one.seen_at).total_seconds() < SILENT_S
+    ]
+    if not living or any(one.functions is None for one in living):
+        return
+    served = {name: one for one in living for name in one.functions or ()}
+    if func_path not in served:
+        raise CommandFailed(f"{unknown_task(func_path, served)} (--force saves it all the same)")
+
+
+def _parsed(text: str, option: str, kind: type, example: str) -> Any:
+    import json
+
+    try:
+        value = json.loads(text)
+    except ValueError as exc:
+        raise CommandFailed(f"{option} is no JSON: {exc}; write {example}") from None
+    if not isinstance(value, kind):
+        shape = "a list" if kind is list else "an object"
+        raise CommandFailed(f"{option} must be {shape}, such as {example}, not {text[:80]}")
+    return value
+
+
+def _url(context: click.Context, url: str | None) -> str | None:
+    """`--url` may stand before or behind the verb."""
+    return url or context.obj
+
+
+def _moment(schedule: Schedule) -> str:
+    from omniq.cli.output import ago
+
+    if schedule.next_at is None:
+        return "never (paused)"
+    return f"{ago(schedule.next_at)} ({schedule.next_at:%Y-%m-%d %H:%M:%S} UTC)"
+
+
+@schedules.command(cls=OmniqCommand)
+@click.argument("name")
+@url_option
+@click.pass_context
+def pause(context: click.Context, name: str, url: str | None) -> None:
+    """No ticks until `resume`."""
+    with_store(_url(context, url), lambda storage: storage.pause_schedule(name))
+    sys.stdout.write(f"{name}: paused\n")
+
+
+@schedules.command(cls=OmniqCommand)
+@click.argument("name")
+@url_option
+@click.pass_context
+def resume(context: click.Context, name: str, url: str | None) -> None:
+    """Go on with the next tick; what was missed meanwhile stays missed."""
+    with_store(_url(context, url), lambda storage: storage.resume_schedule(name))
+    sys.stdout.write(f"{name}: resumed\n")
+
+
+@schedules.command(cls=OmniqCommand)
+@click.argument("name")
+@url_option
+@click.pass_context
+def run(context: click.Context, name: str, url: str | None) -> None:
+    """Make a task now, beside the ticks; prints its id."""
+    made = with_store(_url(context, url), lambda storage: storage.run_schedule(name))
+    sys.stdout.write(f"{made}\n" if made.created else f"{made} (has not ended yet, and must not overlap)\n")
+
+
+@schedules.command(cls=OmniqCommand)
+@click.argument("name")
+@url_option
+@click.pass_context
+def remove(context: click.Context, name: str, url: str | None) -> None:
+    """Forget a schedule. The tasks that it made stay; an application that saves it again brings it back."""
+    with_store(_url(context, url), lambda storage: storage.delete_schedule(name))
+    sys.stdout.write(f"{name}: removed\n")

@@ -1,0 +1,1 @@
+"""Glue to frameworks. Nothing here is imported by `import omniq`."""

@@ -1,0 +1,105 @@
+"""Batches in the order of the stream, and the position after each: for both kinds of datasets."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import count
+from typing import Any, Protocol
+
+from omniq.data.position import Position
+from omniq.data.sampling import Job
+from omniq.data.source import LaneJob, Loaded
+from omniq.errors import PoolNotRunning
+
+Results = Callable[[Iterable[Any]], Iterator[Loaded]]
+
+
+class Producer(Protocol):
+    position: Position  # after what `next` has given or raised
+
+    def __next__(self) -> Loaded: ...
+    def close(self) -> None: ...
+
+
+class Keyed:
+    """Jobs that are all known: one stream."""
+
+    def __init__(self, run: Results, jobs: Iterator[Job], begin: Position) -> None:
+        self.position = begin
+        self._asked: deque[int] = deque()  # how many samples each job has that is on its way
+        self._broken: Exception | None = None
+        self._results = run(self._noted(jobs))
+
+    def _noted(self, jobs: Iterator[Job]) -> Iterator[Job]:
+        try:
+            for job in jobs:
+                self._asked.append(len(job.keys))
+                yield job
+        except Exception as exc:  # of a sampler: its turn comes after what is on its way
+            self._broken = exc
+
+    def __next__(self) -> Loaded:
+        try:
+            loaded = next(self._results)
+        except StopIteration:
+            if self._broken is not None:
+                broken, self._broken = self._broken, None
+                raise broken from None
+            raise
+        except PoolNotRunning:
+            raise
+        except Exception:
+            self.position = self.position.after(self._asked.popleft())
+            raise
+        self.position = self.position.after(self._asked.popleft())
+        return loaded
+
+    def close(self) -> None:
+        _close(self._results)
+
+
+class InLanes:
+    """An iterable dataset: one stream for each of its lanes, read in turns until all are over."""
+
+    def __init__(self, run: Results, seed: int, run_number: int, size: int, begin: Position) -> None:
+        self.position = begin
+        self._size = size
+        self._lanes: dict[int, Iterator[Loaded]] = {}
+        for number, lane in enumerate(begin.lanes):
+            if not lane.is_over:
+                first = LaneJob(seed, begin.epoch, run_number, number, len(begin.lanes), lane.samples, size)
+                self._lanes[number] = run(_jobs(first))
+
+    def __next__(self) -> Loaded:
+        while not self.position.is_exhausted:
+            turn = self.position.turn
+            try:
+                loaded = next(self._lanes[turn])
+            except PoolNotRunning:
+                raise
+            except Exception:
+                self.position = self.position.after_lane(self._size, is_over=False)
+                raise
+            self.position = self.position.after_lane(loaded.samples, loaded.is_last)
+            if loaded.is_last:
+                _close(self._lanes.pop(turn))
+            if loaded.samples:
+                return loaded
+        raise StopIteration
+
+    def close(self) -> None:
+        while self._lanes:
+            _close(self._lanes.popitem()[1])
+
+
+def _jobs(first: LaneJob) -> Iterator[LaneJob]:
+    """Without an end: where it is, only the worker finds out."""
+    for position in count(first.position, first.size):
+        yield first._replace(position=position)
+
+
+def _close(results: Iterator[Loaded]) -> None:
+    with suppress(AttributeError):  # those of the caller's own process have nothing ahead
+        results.close()  # type: ignore[attr-defined]

@@ -1,0 +1,193 @@
+"""Why a task stands where it stands: from the facts of one look to reasons, the weightiest first.
+
+By the predicates of the claim itself: whatever keeps a claim from handing a task out is a reason here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from msgspec import Struct
+
+from omniq.logic import lifecycle
+from omniq.logic.health import SILENT_AFTER_S
+from omniq.task import Run, RunOutcome, Task, TaskStatus, WorkerInfo
+
+
+class Because(StrEnum):
+    ENDED = "ended"
+    RUNNING = "running"  # a worker holds it
+    CANCELLING = "cancelling"  # and was asked to stop
+    SILENT = "silent"  # the worker that holds it is not heard of
+    EXPIRED = "expired"
+    PAUSED = "paused"
+    UNSERVED_QUEUE = "unserved queue"
+    UNKNOWN_FUNCTION = "unknown function"
+    SCHEDULED = "scheduled"  # its eta is ahead
+    BACKOFF = "backoff"  # after an error
+    AFTER_LOSS = "after loss"  # after a death of its worker
+    GIVEN_BACK = "given back"
+    SUSPECT = "suspect"  # runs next in a process of its own
+    FULL = "full"  # every slot of those who serve it is taken
+    BEHIND = "behind"
+    NEXT = "next"  # nothing is in its way
+
+
+class Facts(Struct, frozen=True):
+    """What one look at the store found."""
+
+    task: Task
+    now: datetime
+    history: tuple[Run, ...] = ()
+    paused: frozenset[str] = frozenset()
+    workers: tuple[WorkerInfo, ...] = ()
+    ahead: int = 0
+    most_ahead: int = 10_000  # `ahead` stops counting there
+
+
+class Reason(Struct, frozen=True):
+    because: Because
+    text: str
+    do: str = ""  # what helps, where something does
+
+
+def why(facts: Facts) -> list[Reason]:
+    """The reasons, the one that must go first in front."""
+    if facts.task.status.final:
+        return [_ended(facts.task)]
+    if facts.task.status is TaskStatus.RUNNING:
+        return _held(facts)
+    return _waiting(facts)
+
+
+# --- it ended, or it runs ------------------------------------------------------------------------
+
+
+def _ended(task: Task) -> Reason:
+    text = f"it is {task.status} since {_moment(task.finished_at)}"
+    if task.error is not None:
+        text += f": {task.error.kind}: {task.error}"
+    again = task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED)
+    return Reason(Because.ENDED, text, "retry it to run it again" if again else "")
+
+
+def _held(facts: Facts) -> list[Reason]:
+    task, reasons = facts.task, list[Reason]()
+    holder = next((one for one in facts.workers if one.id == task.owner), None)
+    if holder is None or not _lives(holder, facts.now):
+        heard = "is not known any more" if holder is None else f"was last heard of {_moment(holder.seen_at)}"
+        reasons.append(
+            Reason(
+                Because.SILENT,
+                f"worker {task.owner}, which holds it, {heard}; it is taken back when its lease is over",
+                "start a worker, so that somebody takes it back",
+            )
+        )
+    if task.cancel_requested:
+        reasons.append(Reason(Because.CANCELLING, f"worker {task.owner} was asked to stop it"))
+    since_s = 0.0 if task.started_at is None else (facts.now - task.started_at).total_seconds()
+    text = f"worker {task.owner} holds it since {_moment(task.started_at)} ({_span(since_s)})"
+    if task.timeout is not None:
+        text += f"; its timeout is {task.timeout:g} s"
+    help_it = "" if task.cancel_requested else "cancel it, if it is stuck"
+    reasons.append(Reason(Because.RUNNING, text, help_it))
+    return reasons
+
+
+# --- it waits ------------------------------------------------------------------------------------
+
+
+def _waiting(facts: Facts) -> list[Reason]:
+    task, now = facts.task, facts.now
+    reasons = list[Reason]()
+    if task.expires_at is not None and task.expires_at <= now:
+        reasons.append(Reason(Because.EXPIRED, f"it expired {_moment(task.expires_at)} and is about to end"))
+    if task.queue in facts.paused:
+        reasons.append(Reason(Because.PAUSED, f"queue {task.queue} is paused", f"resume queue {task.queue}"))
+    serving = [one for one in facts.workers if _lives(one, now) and _serves(one, task.queue)]
+    able = [one for one in serving if _knows(one, task.func_path)]
+    if not serving:
+        reasons.append(
+            Reason(
+                Because.UNSERVED_QUEUE,
+                f"no living worker serves queue {task.queue}",
+                f"start a worker with --queues {task.queue}, or without --queues",
+            )
+        )
+    elif not able:
+        reasons.append(
+            Reason(
+                Because.UNKNOWN_FUNCTION,
+                f"no worker of queue {task.queue} knows {task.func_path}",
+                "deploy the code that defines it, or add its name as an alias",
+            )
+        )
+    if not lifecycle.is_due(task, now):
+        reasons.append(_later(facts))
+    else:
+        reasons += _due(facts, able)
+    return reasons
+
+
+def _later(facts: Facts) -> Reason:
+    """Its eta is ahead: who moved it there?"""
+    task, until = facts.task, _moment(facts.task.eta)
+    last = facts.history[-1] if facts.history else None
+    if last is not None and last.outcome is RunOutcome.RETRIED and task.error is not None:
+        text = f"it waits until {until} after {task.error} (failure {task.attempts}, of at most "
+        return Reason(Because.BACKOFF, f"{text}{task.max_retries + 1})", "run it now, if the cause is gone")
+    if last is not None and last.outcome in (RunOutcome.LOST, RunOutcome.DIED):
+        died = task.losses + task.suspicions
+        text = f"it waits until {until}, because its worker died while running it ({died} so far)"
+        return Reason(Because.AFTER_LOSS, text)
+    if last is not None and last.outcome is RunOutcome.GIVEN_BACK:
+        text = f"worker {last.owner} gave it back until {until}: it snoozed, or nobody there knows it"
+        return Reason(Because.GIVEN_BACK, text)
+    return Reason(Because.SCHEDULED, f"its time is ahead: {until}", "run it now, to bring that forward")
+
+
+def _due(facts: Facts, able: Sequence[WorkerInfo]) -> list[Reason]:
+    task, reasons = facts.task, list[Reason]()
+    if task.suspicions > 0:
+        text = f"in flight when a worker died ({task.suspicions} so far): it waits for a process of its own"
+        reasons.append(Reason(Because.SUSPECT, text))
+    full = [one for one in able if one.in_flight >= one.concurrency]
+    if able and len(full) == len(able):
+        slots = sum(one.concurrency for one in able)
+        text = f"all {slots} slots of the {len(able)} workers that serve it are taken"
+        reasons.append(Reason(Because.FULL, text, "raise --concurrency, or start another worker"))
+    if facts.ahead > 0:
+        many = f"more than {facts.ahead - 1:,}" if facts.ahead >= facts.most_ahead else f"{facts.ahead:,}"
+        reasons.append(Reason(Because.BEHIND, f"behind {many} others in queue {task.queue}"))
+    if not reasons and able and task.queue not in facts.paused:
+        reasons.append(Reason(Because.NEXT, "nothing is in its way: the next claim hands it out"))
+    return reasons
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def _lives(worker: WorkerInfo, now: datetime) -> bool:
+    return worker.seen_at is not None and now - worker.seen_at <= timedelta(seconds=SILENT_AFTER_S)
+
+
+def _serves(worker: WorkerInfo, queue: str) -> bool:
+    return worker.queues is None or queue in worker.queues
+
+
+def _knows(worker: WorkerInfo, func_path: str) -> bool:
+    """It names its functions, and what else it may import as patterns; None is whatever can be imported."""
+    return worker.functions is None or any(fnmatchcase(func_path, name) for name in worker.functions)
+
+
+def _moment(moment: datetime | None) -> str:
+    return "an unknown moment" if moment is None else moment.isoformat(" ", "seconds")
+
+
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(int(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,231 @@
+"""Tasks, queues and workers as the pages get them: JSON of plain values, nothing that only a store needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from omniq.logic.health import judge
+from omniq.logic.why import Reason
+from omniq.storage.base import BaseStorage
+from omniq.storage.facts import vital_signs
+from omniq.storage.tallying import counted, minute_of, rated
+from omniq.task import Head, Run, Tally, Task, TaskError, TaskFilter, TaskStatus, Timing, WorkerInfo
+from omniq.web import redacting
+
+CHART_MINUTES: Final = 60
+SAMPLE: Final = 1_000
+LATE_SHOWN: Final = 8
+RUNNING_SHOWN: Final = 8
+MAX_RUNNING: Final = 1_000
+
+
+def moment(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
+
+
+def error(said: TaskError | None, *, whole: bool) -> dict[str, Any] | None:
+    if said is None:
+        return None
+    shape = {
+        "type": redacting.text(said.type, 200),
+        "message": redacting.text(said.message),
+        "kind": said.kind,
+    }
+    if whole:
+        shape["traceback"] = redacting.text(said.traceback, redacting.MAX_TRACE_CHARS)
+    return shape
+
+
+def state(task: Task, now: datetime) -> str:
+    """The status, or the word for it that is never stored."""
+    if task.status is TaskStatus.RUNNING and task.cancel_requested:
+        return "CANCELLING"
+    if task.status is TaskStatus.PENDING and task.eta is not None and task.eta > now:
+        return "RETRYING" if task.attempts or task.losses or task.suspicions else "SCHEDULED"
+    return str(task.status)
+
+
+def brief(task: Task, now: datetime) -> dict[str, Any]:
+    """A line in a list."""
+    return {
+        "id": task.id,
+        "func": task.func_path,
+        "queue": task.queue,
+        "priority": task.priority,
+        "status": task.status,
+        "state": state(task, now),
+        "attempts": task.attempts,
+        "runs": task.epoch,
+        "owner": task.owner,
+        "enqueued_at": moment(task.enqueued_at),
+        "eta": moment(task.eta),
+        "started_at": moment(task.started_at),
+        "finished_at": moment(task.finished_at),
+        "progress": task.progress,
+        "error": error(task.error, whole=False),
+    }
+
+
+def whole(
+    task: Task, runs: Sequence[Run], reasons: Iterable[Reason], now: datetime, *, with_args: bool
+) -> dict[str, Any]:
+    """One task, with everything that may be shown."""
+    shape = brief(task, now) | {
+        "error": error(task.error, whole=True),
+        "expires_at": moment(task.expires_at),
+        "interval": task.interval,
+        "timeout": task.timeout,
+        "max_retries": task.max_retries,
+        "losses": task.losses,
+        "max_losses": task.max_losses,
+        "suspicions": task.suspicions,
+        "unique_key": None if task.unique_key is None else redacting.text(task.unique_key),
+        "cancel_requested": task.cancel_requested,
+        "headers": redacting.mapping(task.headers),
+        "why": [{"because": one.because, "text": redacting.text(one.text), "do": one.do} for one in reasons],
+        "history": [
+            {
+                "run": run.epoch,
+                "owner": run.owner,
+                "started_at": moment(run.started_at),
+                "finished_at": moment(run.finished_at),
+                "outcome": run.outcome,
+                "error": error(run.error, whole=True),
+            }
+            for run in reversed(runs)
+        ],
+        "args_hidden": not with_args,
+    }
+    if with_args:
+        shape |= {"args": redacting.value(list(task.args)), "kwargs": redacting.mapping(task.kwargs)}
+    return shape
+
+
+def worker(one: WorkerInfo, holding: Sequence[Task], now: datetime) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "name": one.name,
+        "host": one.host,
+        "pid": one.pid,
+        "queues": one.queues,
+        "concurrency": one.concurrency,
+        "in_flight": len(holding),  # by the store's own account: a beat may be seconds old
+        "functions": None if one.functions is None else list(one.functions)[: redacting.MAX_ITEMS],
+        "loop_stalls": one.loop_stalls,
+        "started_at": moment(one.started_at),
+        "seen_at": moment(one.seen_at),
+        "silent": one.seen_at is None or (now - one.seen_at).total_seconds() > SILENT_S,
+        "slots": [brief(task, now) for task in holding],
+    }
+
+
+SILENT_S: Final = 60.0
+
+
+def head(one: Head, paused: set[str]) -> dict[str, Any]:
+    return {
+        "id": one.task_id,
+        "func": one.func_path,
+        "queue": one.queue,
+        "priority": one.priority,
+        "due_at": moment(one.due_at),
+        "paused": one.queue in paused,
+    }
+
+
+def percentiles(samples: list[float]) -> dict[str, float] | None:
+    """The value that so many of a hundred are not above: one of the samples, nothing in between."""
+    if not samples:
+        return None
+    ordered = sorted(samples)
+    return {f"p{p}": ordered[min(len(ordered) - 1, len(ordered) * p // 100)] for p in (50, 95, 99)}
+
+
+def timings(found: Sequence[Timing]) -> dict[str, Any]:
+    return {
+        "of": len(found),
+        "wait": percentiles([one.wait_s for one in found]),
+        "run": percentiles([one.run_s for one in found]),
+    }
+
+
+def series(tallies: Iterable[Tally], now: datetime) -> list[dict[str, Any]]:
+    """One point for every minute of the last hour, also where nothing happened."""
+    first = minute_of(now) - timedelta(minutes=CHART_MINUTES - 1)
+    names = ("enqueued", "succeeded", "given_up", "stopped", "retried", "lost")
+    points = {first + timedelta(minutes=n): dict.fromkeys(names, 0) for n in range(CHART_MINUTES)}
+    for tally in tallies:
+        if (point := points.get(tally.minute)) is not None:
+            for name in names:
+                point[name] += getattr(tally, name)
+    return [{"at": at.isoformat(), **point} for at, point in points.items()]
+
+
+async def overview(storage: BaseStorage) -> dict[str, Any]:
+    """Everything of the first page; its cost does not grow with the store."""
+    now = storage.clock.now()
+    tallies, paused = await storage.tallies(), await storage.paused()
+    heads = sorted(await storage.heads(), key=lambda one: one.due_at)
+    running = await storage.page(TaskFilter(status=TaskStatus.RUNNING), limit=MAX_RUNNING)
+    longest = sorted(running.tasks, key=lambda task: task.started_at or now)[:RUNNING_SHOWN]
+    health = judge(*await vital_signs(storage))
+    rates = rated(tallies, now - timedelta(minutes=5), now)
+    workers = await storage.workers()
+    return {
+        "now": now.isoformat(),
+        "health": {"ok": health.ok, "problems": health.problems, "notes": health.notes},
+        "queues": queues(tallies, heads, paused, now),
+        "rates": {
+            "over_s": rates.over_s,
+            "enqueued": rates.enqueued,
+            "succeeded": rates.succeeded,
+            "failed": rates.failed,
+            "retried": rates.retried,
+            "lost": rates.lost,
+        },
+        "totals": totals(tallies),
+        "series": series(tallies, now),
+        "timings": timings(await storage.timings(SAMPLE)),
+        "late": [head(one, paused) for one in heads[:LATE_SHOWN]],
+        "longest": [brief(task, now) for task in longest],
+        "workers": {
+            "known": len(workers),
+            "slots": sum(one.concurrency for one in workers),
+            "busy": len(running.tasks),
+        },
+    }
+
+
+def totals(tallies: Iterable[Tally]) -> dict[str, int]:
+    """Since the store began: they only ever grow, so two of them make a rate."""
+    names = ("enqueued", "succeeded", "given_up", "stopped", "retried", "lost")
+    found = list(tallies)
+    return {name: sum(getattr(one, name) for one in found) for name in names}
+
+
+def queues(
+    tallies: Sequence[Tally], heads: Sequence[Head], paused: set[str], now: datetime
+) -> list[dict[str, Any]]:
+    counts = counted(tallies)
+    recent = [one for one in tallies if one.minute >= minute_of(now) - timedelta(minutes=5)]
+    oldest: dict[str, Head] = {}
+    for one in heads:
+        if one.queue not in oldest or one.due_at < oldest[one.queue].due_at:
+            oldest[one.queue] = one
+    shapes: list[dict[str, Any]] = []
+    for name in sorted({*counts, *paused}):
+        first = oldest.get(name)
+        ended = sum(t.succeeded + t.given_up for t in recent if t.queue == name)
+        shapes.append(
+            {
+                "name": name,
+                "paused": name in paused,
+                "counts": {str(s): n for s, n in counts.get(name, dict.fromkeys(TaskStatus, 0)).items()},
+                "ended_5m": ended,
+                "failed_5m": sum(t.given_up for t in recent if t.queue == name),
+                "oldest": None if first is None else head(first, paused),
+            }
+        )
+    return shapes

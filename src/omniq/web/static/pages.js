@@ -1,0 +1,245 @@
+// The pages. Each gets a view: an element to fill, and asks the server for what it shows.
+import { ago, compact, h, nowMs, number, pill, setNow, shortId, since, span, taskHref, taskLink, time } from "./dom.js";
+import { bars, meter } from "./charts.js";
+
+const LATE_S = 60;
+const table = (heads, rows, empty) => h("div", { class: "scroll" }, h("table", {},
+  h("thead", {}, h("tr", {}, heads.map((one) => h("th", { scope: "col" }, one)))),
+  h("tbody", {}, rows.length ? rows : h("tr", {}, h("td", { colspan: heads.length, class: "empty" }, empty)))));
+const tile = (label, value, note, cls) => h("div", { class: `card tile ${cls || ""}` },
+  h("div", { class: "label" }, label), h("div", { class: "value" }, value), h("div", { class: "note" }, note));
+
+// --- overview ------------------------------------------------------------------------------------
+
+function tiles(seen) {
+  const sum = (status) => seen.queues.reduce((total, queue) => total + queue.counts[status], 0);
+  const oldest = seen.late.find((one) => !one.paused) || seen.late[0];
+  const wait = oldest ? (nowMs() - new Date(oldest.due_at)) / 1000 : null;
+  const t = seen.timings, minutes = seen.rates.over_s / 60;
+  return h("div", { class: "tiles" },
+    tile("Waiting", compact(sum("PENDING")), `${number(sum("PENDING"))} in ${seen.queues.length} queues`),
+    tile("Running", compact(sum("RUNNING")), `${seen.workers.busy} of ${seen.workers.slots} slots, ${seen.workers.known} workers`),
+    tile("Oldest waiting", oldest ? h("a", { href: taskHref(oldest.id) }, span(wait)) : "–", oldest ? `in ${oldest.queue}` : "nothing is due", wait > LATE_S ? "bad" : ""),
+    tile("Done", `${compact(Math.round(seen.rates.succeeded / minutes))}/min`, `${number(seen.rates.succeeded)} in ${Math.round(minutes)} min`),
+    tile("Failed", compact(seen.rates.failed), `${number(seen.rates.retried)} retried, ${number(seen.rates.lost)} lost`, seen.rates.failed ? "warn" : ""),
+    tile("Wait p95", t.wait ? span(t.wait.p95) : "–", t.wait ? `p50 ${span(t.wait.p50)}, p99 ${span(t.wait.p99)}` : "nothing ended yet"),
+    tile("Run p95", t.run ? span(t.run.p95) : "–", t.run ? `p50 ${span(t.run.p50)}, p99 ${span(t.run.p99)}, of the latest ${number(t.of)}` : "nothing ended yet"));
+}
+
+function problems(seen) {
+  if (seen.health.ok && !seen.health.notes.length) return null;
+  return h("section", { class: `card banner ${seen.health.ok ? "" : "bad"}`, id: "problems" },
+    h("ul", {}, [...seen.health.problems.map((one) => h("li", {}, h("b", {}, one))), ...seen.health.notes.map((one) => h("li", {}, one))]));
+}
+
+function late(seen) {
+  return h("section", { class: "card", id: "late" }, h("h2", {}, "Waiting longest"),
+    table(["Task", "Queue", "Due for"], seen.late.map((one) => h("tr", { class: (nowMs() - new Date(one.due_at)) / 1000 > LATE_S ? "late" : "" },
+      h("td", {}, taskLink(one)),
+      h("td", {}, h("a", { href: `#/tasks?status=PENDING&queue=${encodeURIComponent(one.queue)}` }, one.queue), one.paused && pill("paused"), one.priority ? ` priority ${one.priority}` : null),
+      h("td", {}, since(one.due_at)))), "Nothing waits."));
+}
+
+function longest(seen) {
+  return h("section", { class: "card", id: "longest" }, h("h2", {}, "Running longest"),
+    table(["Task", "Held by", "For"], seen.longest.map((one) => h("tr", { class: (nowMs() - new Date(one.started_at)) / 1000 > 600 ? "late" : "" },
+      h("td", {}, taskLink(one)), h("td", {}, h("a", { href: `#/workers?id=${encodeURIComponent(one.owner)}` }, one.owner)), h("td", {}, since(one.started_at)))), "Nothing runs."));
+}
+
+async function overview(view) {
+  const draw = (seen) => {
+    const at = document.activeElement?.getAttribute?.("href");
+    view.element.replaceChildren(...[problems(seen), tiles(seen),
+      h("div", { class: "two" },
+        bars("Ended", seen.series, [["succeeded", "c-good", "done"], ["given_up", "c-bad", "failed"], ["stopped", "c-off", "cancelled"]]),
+        bars("Enqueued", seen.series, [["enqueued", "c-accent", "enqueued"], ["retried", "c-warn", "retried"], ["lost", "c-bad", "lost"]])),
+      h("div", { class: "two" }, late(seen), longest(seen)),
+      h("section", { class: "card" }, h("h2", {}, "Queues"), queueTable(view, seen))].filter(Boolean));
+    if (at) [...view.element.querySelectorAll("a")].find((a) => a.getAttribute("href") === at)?.focus();
+  };
+  const seen = view.state.overview || await view.ask("overview");
+  setNow(seen.now);
+  view.update = draw;
+  draw(seen);
+}
+
+// --- queues --------------------------------------------------------------------------------------
+
+function queueTable(view, seen) {
+  const link = (queue, status) => h("a", { href: `#/tasks?status=${status}&queue=${encodeURIComponent(queue.name)}` }, number(queue.counts[status]));
+  const act = (queue, action) => async (event) => {
+    event.target.disabled = true;
+    await view.tell(`queue/${action}`, { queue: queue.name }, `${queue.name}: ${action}d`);
+  };
+  return table(["Queue", "Waiting", "Running", "Failed", "Done", "Ended / 5 min", "Oldest due", ""], seen.queues.map((queue) => h("tr", { dataset: { queue: queue.name } },
+    h("td", {}, h("b", {}, queue.name), queue.paused && pill("paused")),
+    h("td", {}, link(queue, "PENDING")), h("td", {}, link(queue, "RUNNING")), h("td", {}, link(queue, "FAILED")), h("td", {}, link(queue, "SUCCESS")),
+    h("td", {}, number(queue.ended_5m), queue.failed_5m ? h("small", { class: "badtext" }, ` ${number(queue.failed_5m)} failed`) : null),
+    h("td", {}, queue.oldest ? h("a", { href: taskHref(queue.oldest.id) }, since(queue.oldest.due_at)) : "–"),
+    h("td", { class: "end" }, view.state.session.actions && (queue.paused
+      ? h("button", { type: "button", onclick: act(queue, "resume") }, "Resume")
+      : h("button", { type: "button", onclick: act(queue, "pause") }, "Pause"))))), "No queue has a task.");
+}
+
+async function queues(view) {
+  const draw = (seen) => view.element.replaceChildren(h("h1", {}, "Queues"), h("section", { class: "card" }, queueTable(view, seen)));
+  const seen = view.state.overview || await view.ask("overview");
+  setNow(seen.now);
+  view.update = draw;
+  draw(seen);
+}
+
+// --- tasks ---------------------------------------------------------------------------------------
+
+const STATUSES = ["", "PENDING", "RUNNING", "SUCCESS", "FAILED", "CANCELLED"];
+const FIELDS = [["queue", "Queue"], ["func", "Function"], ["error", "Text of the error"]];
+const WINDOWS = [["", "any time"], ["900", "15 minutes"], ["3600", "1 hour"], ["86400", "1 day"], ["604800", "7 days"]];
+
+function when(task) {
+  if (task.status === "RUNNING") return ["running for ", since(task.started_at)];
+  if (task.finished_at) return ["ended ", time(task.finished_at)];
+  if (task.eta && new Date(task.eta) > nowMs()) return ["due ", time(task.eta)];
+  return ["enqueued ", time(task.enqueued_at)];
+}
+
+function taskRow(task) {
+  return h("tr", {},
+    h("td", {}, taskLink(task), h("small", { class: "id" }, shortId(task.id))),
+    h("td", {}, pill(task.state)),
+    h("td", {}, task.queue),
+    h("td", {}, when(task)),
+    h("td", { class: "wide" }, task.owner ? task.owner : task.error ? h("span", { class: "badtext" }, `${task.error.type}: ${task.error.message}`.slice(0, 160)) : ""));
+}
+
+async function tasks(view) {
+  const query = Object.fromEntries(view.query);
+  const go = (changes) => {
+    const next = new URLSearchParams(Object.entries({ ...query, ...changes }).filter(([, v]) => v));
+    location.hash = `#/tasks?${next}`;
+  };
+  const form = h("form", { class: "filters card", onsubmit: (event) => { event.preventDefault(); go(Object.fromEntries(new FormData(event.target))); } },
+    h("label", {}, "Status", h("select", { name: "status", onchange: (e) => go({ status: e.target.value }) },
+      STATUSES.map((one) => h("option", { value: one, selected: (query.status || "") === one }, one ? one.toLowerCase() : "any")))),
+    FIELDS.map(([name, label]) => h("label", {}, label, h("input", { name, value: query[name] || "", maxlength: 200, "data-filter": name === "queue" }))),
+    h("label", {}, "Enqueued within", h("select", { name: "within", onchange: (e) => go({ within: e.target.value }) },
+      WINDOWS.map(([value, label]) => h("option", { value, selected: (query.within || "") === value }, label)))),
+    h("button", { class: "primary", type: "submit" }, "Filter"), h("button", { type: "button", onclick: () => { location.hash = "#/tasks"; } }, "Clear"));
+  const body = h("tbody", {}), more = h("div", { class: "row more" });
+  view.element.replaceChildren(h("h1", {}, "Tasks"), form, h("section", { class: "card" },
+    h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Task", "State", "Queue", "When", "By, or why"].map((one) => h("th", { scope: "col" }, one)))), body)), more));
+  const asked = { status: query.status, queue: query.queue, func: query.func, error: query.error, owner: query.owner, limit: 50 };
+  if (query.within) asked.enqueued_after = new Date(nowMs() - Number(query.within) * 1000).toISOString();
+  const load = async (after) => {
+    more.replaceChildren(h("span", { class: "note" }, "Looking…"));
+    const page = await view.ask("tasks", { ...asked, after });
+    body.append(...page.tasks.map(taskRow));
+    const count = body.children.length;
+    more.replaceChildren(
+      h("span", { class: "note", id: "found" }, page.after ? `${number(count)} so far` : count ? `${number(count)}, that is all` : "Nothing matches."),
+      page.after ? h("button", { type: "button", onclick: () => load(page.after) }, page.tasks.length ? "More" : "Look further back") : null);
+    // A page can be empty although older tasks match: look on by ourselves for a while.
+    return page.after && count < 20 && page.tasks.length < 50 ? page.after : null;
+  };
+  let after = await load(null);
+  for (let tries = 0; after && tries < 10 && view.state.page === view; tries++) after = await load(after);
+}
+
+// --- one task ------------------------------------------------------------------------------------
+
+function actions(view, task) {
+  if (!view.state.session.actions) return h("p", { class: "note" }, "Read-only: started without --allow-actions.");
+  const act = (name, done, question) => async () => {
+    if (question && !(await view.confirmed(question, name))) return;
+    if (await view.tell(`task/${name}`, { id: task.id }, done)) {
+      if (name === "delete") location.hash = "#/tasks"; else await view.reload();
+    }
+  };
+  const waits = task.status === "PENDING", runs = task.status === "RUNNING", over = !waits && !runs;
+  return h("div", { class: "row actions" },
+    h("button", { type: "button", "data-key": "r", disabled: !(task.status === "FAILED" || task.status === "CANCELLED"), onclick: act("retry", "It runs again.") }, "Retry"),
+    h("button", { type: "button", "data-key": "n", disabled: !waits, onclick: act("run-now", "It is due now.") }, "Run now"),
+    h("button", { type: "button", "data-key": "c", class: "danger", disabled: over || task.cancel_requested, onclick: act("cancel", runs ? "Asked to stop." : "Cancelled.", runs ? "Ask its worker to stop it?" : "Cancel it before it runs?") }, "Cancel"),
+    h("button", { type: "button", "data-key": "d", class: "danger", disabled: !over, onclick: act("delete", "Deleted.", "Delete it, with its result and history?") }, "Delete"));
+}
+
+const pair = (name, value) => [h("dt", {}, name), h("dd", {}, value === null || value === undefined || value === "" ? "–" : value)];
+
+function errorBox(error) {
+  return h("div", { class: "error" }, h("p", {}, h("b", {}, `${error.type}`), `: ${error.message} `, pill(error.kind)),
+    error.traceback ? h("details", {}, h("summary", {}, "Traceback"), h("pre", {}, error.traceback)) : null);
+}
+
+function history(task) {
+  if (!task.history.length) return null;
+  return h("section", { class: "card", id: "history" }, h("h2", {}, "Runs"),
+    h("ol", { class: "runs" }, task.history.map((run) => h("li", {},
+      h("div", { class: "row" }, h("b", {}, `Run ${run.run}`), pill(run.outcome.replace(" ", "-")), h("span", { class: "note" },
+        "on ", run.owner || "–", ", ", run.started_at ? ["started ", time(run.started_at), ", took ", span((new Date(run.finished_at) - new Date(run.started_at)) / 1000)] : "never started")),
+      run.error ? errorBox(run.error) : null))));
+}
+
+function drawTask(view, task) {
+  const [first, ...others] = task.why;
+  const done = task.progress;
+  const show = (value) => h("pre", {}, JSON.stringify(value, null, 2));
+  view.element.replaceChildren(...[
+    h("h1", {}, task.func, " ", pill(task.state)),
+    h("p", { class: "note" }, h("code", {}, task.id)),
+    first ? h("section", { class: `card why ${first.because.replaceAll(" ", "-")}`, id: "why" }, h("h2", {}, "Why"),
+      h("p", { class: "because" }, first.text), first.do ? h("p", { class: "note" }, `→ ${first.do}`) : null,
+      others.length ? h("ul", {}, others.map((one) => h("li", {}, one.text, one.do ? h("small", {}, ` → ${one.do}`) : null))) : null,
+      first.because === "paused" && view.state.session.actions ? h("button", { type: "button", class: "primary", onclick: async () => { if (await view.tell("queue/resume", { queue: task.queue }, `${task.queue}: resumed`)) await view.reload(); } }, `Resume ${task.queue}`) : null) : null,
+    actions(view, task),
+    done ? h("section", { class: "card" }, h("h2", {}, "Progress"), meter(done[0], done[1] || done[0]), h("p", { class: "note" }, done[1] ? `${number(done[0])} of ${number(done[1])}` : number(done[0]))) : null,
+    task.error ? h("section", { class: "card", id: "error" }, h("h2", {}, "Error"), errorBox(task.error)) : null,
+    h("section", { class: "card" }, h("dl", { class: "facts" },
+      pair("Queue", h("a", { href: `#/tasks?queue=${encodeURIComponent(task.queue)}` }, task.queue)), pair("Priority", task.priority),
+      pair("Enqueued", time(task.enqueued_at)), pair("Due", task.eta ? time(task.eta) : null), pair("Started", task.started_at ? time(task.started_at) : null),
+      pair("Ended", task.finished_at ? time(task.finished_at) : null), pair("Held by", task.owner ? h("a", { href: `#/workers?id=${encodeURIComponent(task.owner)}` }, task.owner) : null),
+      pair("Runs", task.runs), pair("Failures", `${task.attempts} of at most ${task.max_retries + 1}`), pair("Deaths", `${task.losses} of at most ${task.max_losses}`),
+      pair("Timeout", task.timeout ? span(task.timeout) : null), pair("Every", task.interval ? span(task.interval) : null),
+      pair("Expires", task.expires_at ? time(task.expires_at) : null), pair("Unique key", task.unique_key))),
+    h("section", { class: "card" }, h("h2", {}, "Call"),
+      task.args_hidden ? h("p", { class: "note" }, "Arguments are hidden; start the dashboard with --show-args.") : [show(task.args), show(task.kwargs)],
+      Object.keys(task.headers).length ? [h("h3", {}, "Headers"), h("dl", { class: "facts" }, Object.entries(task.headers).flatMap(([k, v]) => pair(k, v)))] : null),
+    history(task)].filter(Boolean));
+}
+
+async function task(view) {
+  view.reload = async () => drawTask(view, await view.ask("task", { id: view.args }));
+  await view.reload();
+  let looked = Date.now(), over = false;
+  view.leave = () => { over = true; };
+  view.update = async () => {
+    if (Date.now() - looked < 2000 || over || view.element.querySelector("details[open]") || document.getElementById("dialog").open) return;
+    looked = Date.now();
+    const focused = document.activeElement?.dataset?.key;
+    await view.reload().catch((error) => view.toast(error.message, "bad"));
+    if (focused) view.element.querySelector(`[data-key="${focused}"]`)?.focus();
+  };
+}
+
+// --- workers -------------------------------------------------------------------------------------
+
+function workerCard(one, wanted) {
+  return h("section", { class: `card worker ${one.silent ? "silent" : ""} ${one.id === wanted ? "wanted" : ""}`, dataset: { worker: one.id } },
+    h("div", { class: "row" }, h("h2", {}, one.name), one.silent ? pill("silent") : pill("alive"), one.loop_stalls ? h("span", { class: "pill failed", title: "its log has the stack of what blocked it" }, `loop blocked ${one.loop_stalls}×`) : null,
+      h("span", { class: "note" }, `${one.host}, pid ${one.pid}, up ${since(one.started_at)}, heard of ${ago(one.seen_at)}`)),
+    h("p", { class: "note" }, h("code", {}, one.id)),
+    h("div", { class: "row" }, meter(one.in_flight, one.concurrency), h("span", { class: "note" }, `${one.in_flight} of ${one.concurrency} slots`)),
+    h("p", { class: "note" }, "queues: ", one.queues ? one.queues.join(", ") : "all", "; functions: ", one.functions ? one.functions.join(", ") : "whatever can be imported"),
+    one.slots.length ? table(["Runs", "Queue", "For", "Progress"], one.slots.slice(0, 50).map((slot) => h("tr", {}, h("td", {}, taskLink(slot), slot.state === "CANCELLING" && pill("cancelling")), h("td", {}, slot.queue), h("td", {}, since(slot.started_at)),
+      h("td", {}, slot.progress ? meter(slot.progress[0], slot.progress[1] || slot.progress[0]) : "–"))), "") : null);
+}
+
+async function workers(view) {
+  const load = async () => {
+    const { workers: found } = await view.ask("workers");
+    view.element.replaceChildren(h("h1", {}, "Workers"), ...(found.length ? found.map((one) => workerCard(one, view.query.get("id"))) : [h("div", { class: "card empty" }, "No worker has been heard of. Start one: omniq worker myapp:q")]));
+  };
+  await load();
+  let looked = Date.now();
+  view.update = () => { if (Date.now() - looked > 2000) { looked = Date.now(); load().catch((error) => view.toast(error.message, "bad")); } };
+}
+
+export const pages = { "": overview, queues, tasks, task, workers };

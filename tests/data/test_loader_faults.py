@@ -1,0 +1,327 @@
+"""What goes wrong with data loaders, by the names of the failure classes. Long: test_loader_soak.py."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from omniq.data import DataLoader
+from omniq.errors import CollateFailed, UnserializableArgument, WorkerDied
+from tests.data.bodies import Having, until
+from tests.data.datasets import (
+    Big,
+    Device,
+    Fatal,
+    Faults,
+    Faulty,
+    Images,
+    Lines,
+    OnDevice,
+    Plain,
+    Who4,
+    digest,
+)
+from tests.data.killing import killing
+from tests.pool.leftovers import family, is_alive
+
+ROOT = Path(__file__).parents[2]
+WORKERS = [0, 2]
+
+
+def pool_of(loader: DataLoader) -> Any:
+    return loader._pool  # type: ignore[attr-defined]
+
+
+# --- errors of samples ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_an_error_comes_in_the_place_of_its_batch_and_names_the_sample(workers: int) -> None:
+    with DataLoader(Faulty(12, side=2), 2, num_workers=workers) as loader:
+        iterator = iter(loader)
+        assert next(iterator)["label"].tolist() == [0, 1]
+        with pytest.raises(KeyError, match="no file for 3") as failed:
+            next(iterator)
+        assert "while sample 3 of the dataset was loaded" in failed.value.__notes__
+        assert loader.state_dict()["position"]["samples"] == 4, "a resume goes on behind it"
+        assert next(iterator)["label"].tolist() == [4, 5]
+        with pytest.raises(CollateFailed, match=r"index 7 is an array of shape \(2, 2\).*index 6.*\(4, 4\)"):
+            list(DataLoader(Faulty(10, side=4), 2, sampler=[6, 7], num_workers=workers))
+        assert [batch["label"].tolist() for batch in iterator if batch["label"][0] != 6] == [[8, 9], [10, 11]]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_skip_leaves_out_the_sample_alone(workers: int) -> None:
+    sampler = [0, 1, 2, 3, 13, 23, 6, 7, 8]
+    with DataLoader(Faulty(30), 3, sampler=sampler, num_workers=workers, on_error="skip") as loader:
+        labels = [batch["label"].tolist() for batch in loader]
+        assert labels == [[0, 1, 2], [6, 8]], "and a batch without samples does not come"
+        assert loader.statistics is not None
+        assert loader.statistics.left_out == 4
+        assert loader.state_dict()["position"]["epoch"] == 1
+
+
+def test_a_sampler_that_fails_is_told_after_what_it_gave() -> None:
+    def keys() -> Any:
+        yield from (1, 2, 3)
+        raise RuntimeError("no more keys")
+
+    class Sampler:
+        def __iter__(self) -> Any:
+            return keys()
+
+    for workers in WORKERS:
+        with DataLoader(Images(side=2), 1, sampler=Sampler(), num_workers=workers) as loader:
+            seen = []
+            with pytest.raises(RuntimeError, match="no more keys"):
+                for batch in loader:
+                    seen.append(int(batch["label"][0]))
+            assert seen == [1, 2, 3]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_an_iterable_that_fails(workers: int, on_error: Any) -> None:
+    """A generator is over then; with "raise" what came before it in its batch is lost, too."""
+    with DataLoader(Broken(), 3, num_workers=workers, on_error=on_error) as loader:
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0, 1, 2]
+        if on_error == "raise":
+            with pytest.raises(ValueError, match="at 4"):
+                next(iterator)
+        else:
+            assert next(iterator).tolist() == [3]
+        assert list(iterator) == []
+
+
+class Broken:
+    def __iter__(self) -> Any:
+        for number in range(9):
+            if number == 4:
+                raise ValueError("at 4")
+            yield number
+
+
+def test_d2_a_sample_that_kills_its_worker_fails_alone() -> None:
+    """Of six batches one is lost: raised, or left out."""
+    with DataLoader(Fatal(12, side=2), 2, num_workers=2) as loader:
+        iterator = iter(loader)
+        assert [next(iterator)["label"][0] for _ in range(2)] == [0, 2]
+        with pytest.raises(WorkerDied, match="SIGKILL"):
+            next(iterator)
+        assert [batch["label"][0] for batch in iterator] == [6, 8, 10]
+    with DataLoader(Fatal(12, side=2), 2, num_workers=2, on_error="skip") as loader:
+        assert [batch["label"][0] for batch in loader] == [0, 2, 6, 8, 10]
+        assert loader.statistics is not None and loader.statistics.restarts >= 4
+
+
+def test_d4_what_cannot_travel_is_named() -> None:
+    import threading
+
+    images = Images()
+    images.lock = threading.Lock()  # type: ignore[attr-defined]
+    with pytest.raises(UnserializableArgument, match="dataset"):
+        iter(DataLoader(images, num_workers=1))
+    assert next(iter(DataLoader(images)))["label"] == 0, "in the caller nothing travels"
+
+
+def test_d6_d18_batches_larger_than_the_arena_come_in_order() -> None:
+    """It is made larger after the first one. Kept batches stay what they are."""
+    with DataLoader(Blocks(), 6, num_workers=2, prefetch=3) as loader:
+        kept = [batch for _ in range(2) for batch in loader]
+        assert [[int(block[0]) for block in batch] for batch in kept] == [
+            list(range(n, n + 6)) for _ in range(2) for n in (0, 6, 12, 18)
+        ]
+        assert all((block == block[0]).all() for batch in kept for block in batch)
+
+
+class Blocks:
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(3 * 2**20, index, np.uint8)
+
+
+# --- D9, D13, D14, D19 ---------------------------------------------------------------------------
+
+
+def test_d9_a_device_that_does_not_survive_a_fork() -> None:
+    """What the parent has initialised is no business of its workers: they are programs of their own."""
+    Device.initialise()
+    try:
+        with DataLoader(OnDevice(8, side=2), 2, num_workers=2) as loader:
+            owners = {int(owner) for batch in loader for owner in batch["owner"]}
+        assert os.getpid() not in owners
+    finally:
+        Device.owner = None
+
+
+def own_bytes(pid: int) -> int:
+    """Memory of no file, of this process alone: also its copies of what it was given."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Anonymous:")) * 1024
+
+
+def one_copy(count: int, workers: int) -> None:
+    """An epoch over a dataset in arrays: workers have none of it for themselves."""
+    dataset = Big(count)
+    size = dataset.data.nbytes + dataset.ends.nbytes
+    expected = sum(dataset[index][0] for index in range(0, count, 97))
+    with DataLoader(dataset, 64, sampler=range(0, count, 97), num_workers=workers) as loader:
+        total, pids = 0, set[int]()
+        most = 0
+        for sums, owners in loader:
+            total += int(sums.sum())
+            pids.update(map(int, owners))
+            most = max(most, *(own_bytes(int(owner)) for owner in set(owners.tolist())))
+    assert total == expected
+    assert len(pids) == workers
+    assert most < 20 * 2**20 + size // 10, f"{most / 2**20:.0f} MiB of a dataset of {size / 2**20:.0f}"
+
+
+def test_d13_workers_share_the_arrays_of_a_dataset() -> None:
+    one_copy(2_000_000, workers=2)
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_d14_nothing_grows_from_epoch_to_epoch(persistent: bool) -> None:
+    flat(12 if persistent else 4, 5, persistent=persistent)
+
+
+def flat(epochs: int, batches: int, *, persistent: bool) -> None:
+    """Processes, threads, descriptors and mappings are the same after each epoch; memory does not rise."""
+
+    def resident() -> int:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    with DataLoader(Images(batches * 8), 8, shuffle=True, num_workers=2, persistent=persistent) as loader:
+        found: list[Having] = []
+        memory: list[int] = []
+        for _ in range(epochs):
+            assert len(list(loader)) == batches
+            gc.collect()
+            if not persistent:
+                until(lambda: not family(), "the workers have ended")
+            found.append(Having.now())
+            memory.append(resident())
+        assert all(one == found[1] for one in found[2:]), found
+        half = len(memory) // 2
+        grown = np.mean(memory[half:]) - np.mean(memory[1 : half + 1])
+        assert grown < 4 * 2**20, f"{grown / 2**20:.1f} MiB more in the second half"
+
+
+STREAMS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
+    "map": lambda: (Images(400, pause_s=0.001), {"shuffle": True}),
+    "shards": lambda: (Lines([40, 70, 10, 90, 55]), {}),
+    "plain": lambda: (Plain(150, pause_s=0.002), {}),
+}
+
+
+def same_with_kills(kind: str, kills: int, every_s: float) -> None:
+    dataset, options = STREAMS[kind]()
+    options |= {"batch_size": 5, "seed": 7}
+    whole = [[digest(batch) for batch in DataLoader(dataset, **options)]]
+    with DataLoader(dataset, num_workers=2, **options) as loader:
+        iterator = iter(loader)
+        first = next(iterator)
+        with killing(pool_of(loader), every_s) as killed:
+            again = [[digest(first), *map(digest, iterator)]]
+            while len(killed) < kills:
+                loader.load_state_dict(loader.state_dict() | {"position": START})
+                again.append([digest(batch) for batch in loader])
+        assert len(killed) >= kills
+    assert all(one == whole[0] for one in again)
+
+
+START = {"epoch": 0, "samples": 0, "batches": 0, "lanes": [], "turn": 0}
+
+
+@pytest.mark.parametrize("kind", list(STREAMS))
+def test_d19_the_stream_is_the_same_with_kills(kind: str) -> None:
+    same_with_kills(kind, kills=3, every_s=0.15)
+
+
+def test_a_worker_that_replaces_another_gets_its_part_of_the_shards() -> None:
+    with DataLoader(Who4(), 1, num_workers=2, prefetch=1) as loader:
+        iterator = iter(loader)
+        before = {int(next(iterator)[0]) for _ in range(8)}
+        assert len(before) == 2
+        os.kill(victim := min(before), signal.SIGKILL)
+        ends_at = time.monotonic() + 20
+        # The new one alone cannot have more than its half for long, nor can the old one.
+        while sorted(Counter(int(next(iterator)[0]) for _ in range(8)).values()) != [4, 4]:
+            assert time.monotonic() < ends_at, "two shards each"
+        assert victim not in pool_of(loader).pids
+
+
+def test_workers_keep_memory_for_the_next_sample() -> None:
+    """Arrays of the same size again and again: no page is given back to the system and asked for again."""
+    with DataLoader(Faults(), 50, num_workers=1) as loader:
+        *_, last = loader
+        assert last.mean() < 10, "of about 150 pages that each sample uses"
+
+
+# --- ends ----------------------------------------------------------------------------------------
+
+
+def test_d11_an_iterator_that_is_left_holds_nothing() -> None:
+    with DataLoader(Images(1000), 4, num_workers=2) as loader:
+        for _ in range(5):
+            for _ in loader:
+                break
+        gc.collect()
+        pool = pool_of(loader)
+        until(lambda: pool.in_flight == pool.pending == pool.ready == 0, "what was ahead is dropped")
+        assert next(iter(loader))["label"][0] == 0
+
+
+PROGRAM = """
+import sys, time
+from omniq.data import DataLoader
+from tests.data.datasets import Images
+from tests.pool.leftovers import family
+loader = DataLoader(Images(100_000), 4, num_workers=2)
+iterator = iter(loader)
+next(iterator)
+print(*family(), flush=True)
+how = sys.argv[1]
+if how == "raise": raise SystemExit(3)
+if how == "loop":
+    for batch in iterator: pass
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("raise", 3), ("exit", 0), ("loop", -signal.SIGINT)])
+def test_d10_d11_a_program_that_ends_takes_its_workers_along(how: str, code: int) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", PROGRAM, how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    assert program.stdout is not None
+    workers = [int(pid) for pid in program.stdout.readline().split()]
+    assert len(workers) >= 2
+    if how == "loop":
+        time.sleep(0.1)
+        program.send_signal(signal.SIGINT)
+    _, err = program.communicate(timeout=30)
+    assert program.returncode == code, err
+    if how != "loop":
+        assert err == ""
+    until(lambda: not any(map(is_alive, workers)), "every worker has ended")

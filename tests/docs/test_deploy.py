@@ -1,0 +1,50 @@
+"""The files in deploy/ say what the command really takes."""
+
+import configparser
+import json
+import re
+import shlex
+from typing import Any
+
+import yaml
+
+from omniq.cli import main
+from tests.docs.pages import ROOT
+
+DEPLOY = ROOT / "deploy"
+
+
+def parses(words: list[str]) -> None:
+    name, *arguments = words
+    main.commands[name].make_context(name, list(arguments))  # raises what click has to say
+
+
+def test_the_unit_starts_a_command_that_exists() -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string((DEPLOY / "omniq-worker.service").read_text())
+    service = unit["Service"]
+    program, *words = shlex.split(service["ExecStart"])
+    assert program.endswith("/omniq")
+    parses(words)
+    grace = float(words[words.index("--grace") + 1])
+    assert float(service["TimeoutStopSec"]) >= grace + 5, "systemd must wait longer than omniq worker does"
+    assert service["RestartPreventExitStatus"] == "2"
+
+
+def test_the_image_runs_commands_that_exist() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    parses(json.loads(re.findall(r"HEALTHCHECK .* CMD (\[.*\])", text)[0])[1:])
+    shell = json.loads(re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE)[0])[2]
+    assert shell.startswith("exec omniq "), "a signal must reach omniq, not a shell"
+    parses(shlex.split(shell.replace("$OMNIQ_APP", "myapp.tasks:q"))[2:])
+    assert re.search(r"^USER (?!root)", text, re.MULTILINE)
+
+
+def test_compose_starts_workers_after_the_schema_is_there() -> None:
+    compose: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    services = compose["services"]
+    parses(services["migrate"]["command"][1:])
+    assert services["worker"]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
+    assert services["worker"]["stop_grace_period"] == "35s"
+    assert services["worker"]["environment"]["OMNIQ_URL"].startswith("postgresql://")

@@ -1,0 +1,3 @@
+"""Nobody may import this."""
+
+raise AssertionError("a row had this imported")

@@ -1,0 +1,257 @@
+"""F5, F6, F17: the network between a store and its server, through a proxy of the tests' own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import asyncpg
+import pytest
+
+from omniq import AsyncWorkerPool, Task
+from omniq.errors import Conflict, NotFound, StoreUnavailable
+from omniq.storage.postgres import PostgresStorage, connections
+from omniq.task import Held, Settlement, TaskError, TaskStatus, WorkerInfo
+from tests.postgres import bodies
+from tests.postgres.proxy import Proxy, proxied
+from tests.postgres.server import NoServer, missing, private
+from tests.postgres.stores import empty_schema
+from tests.postgres.test_faults import JOB, counts, has_done, until
+
+BOOM = TaskError("ValueError", "boom")
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+MANY = 300
+BLINK_S = 0.3
+SOON_S = 0.2
+TIMES = 10
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is answered here is answered at once, so silence is noticed sooner than it should be elsewhere."""
+    monkeypatch.setattr(connections, "FIRST_ANSWER_S", SOON_S)
+
+
+async def blink(network: Proxy) -> None:
+    await asyncio.sleep(BLINK_S)
+    network.heal()
+
+
+async def reset(network: Proxy) -> None:
+    network.reset()
+
+
+async def half_open(network: Proxy) -> None:
+    network.half_open()
+    await blink(network)
+
+
+async def black_hole(network: Proxy) -> None:
+    network.silence()
+    await blink(network)
+
+
+async def dead_connections(network: Proxy) -> None:
+    network.kill()
+
+
+async def refused(network: Proxy) -> None:
+    network.refuses = True
+    network.reset()
+    await blink(network)
+    network.refuses = False
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("fault", [reset, half_open, black_hole, dead_connections, refused])
+async def test_f5_work_goes_on_after_every_kind_of_cut(
+    postgres_dsn: str, emptied: str, fault: Callable[[Proxy], Awaitable[None]]
+) -> None:
+    bodies.RUNS.clear()
+    async with PostgresStorage(postgres_dsn, schema=emptied) as store, proxied(postgres_dsn) as network:
+        await store.enqueue_many([Task(JOB, (number,), max_losses=99) for number in range(MANY)])
+        through = PostgresStorage(network.dsn, schema=emptied)
+        async with AsyncWorkerPool(through, concurrency=5, poll_interval=0.2, lease=3):
+            for share in (0.2, 0.6):
+                await until(lambda share=share: has_done(store, int(MANY * share)))  # type: ignore[misc]
+                await fault(network)
+            await until(lambda: has_done(store, MANY))
+        assert await counts(store) == {**dict.fromkeys(TaskStatus, 0), TaskStatus.SUCCESS: MANY}
+        assert set(bodies.RUNS) == set(range(MANY))
+        assert await store.verify() == []
+
+
+async def test_f5_a_server_without_a_free_connection_is_waited_for() -> None:
+    """Somebody else has taken all of them, and gives them back."""
+    bodies.RUNS.clear()
+    try:
+        with private("max_connections=12", "superuser_reserved_connections=0") as cluster:
+            await PostgresStorage(cluster.dsn).migrate()
+            async with PostgresStorage(cluster.dsn) as store:
+                await store.enqueue_many([Task(JOB, (number,)) for number in range(20)])
+                greedy = await _all_connections(cluster.dsn)
+                async with AsyncWorkerPool(
+                    PostgresStorage(cluster.dsn), concurrency=5, poll_interval=0.2, lease=3
+                ):
+                    with pytest.raises(StoreUnavailable, match="too many"):
+                        await PostgresStorage(cluster.dsn).open()
+                    for conn in greedy:
+                        await conn.close()
+                    await until(lambda: has_done(store, 20))
+                assert set(bodies.RUNS) == set(range(20))
+    except NoServer as why:
+        missing(why)
+
+
+async def _all_connections(dsn: str) -> list[asyncpg.Connection]:
+    taken: list[asyncpg.Connection] = []
+    while True:
+        try:
+            taken.append(await asyncpg.connect(dsn))
+        except asyncpg.TooManyConnectionsError:
+            return taken
+
+
+async def test_f6_a_dead_notification_costs_the_poll_interval(postgres_dsn: str, emptied: str) -> None:
+    async with PostgresStorage(postgres_dsn, schema=emptied) as store, proxied(postgres_dsn) as network:
+        through = PostgresStorage(network.dsn, schema=emptied)
+        async with AsyncWorkerPool(through, poll_interval=0.2):
+            await until(lambda: _listens(through))
+            network.kill(b"omniq listen")
+            # Nobody would notice the silence within half a minute; polling does not wait for that.
+            result = await store.wait_result(await store.enqueue(Task(JOB, (1,))), timeout=20)
+        assert result is not None
+        assert result.status is TaskStatus.SUCCESS
+
+
+async def _listens(store: PostgresStorage) -> bool:
+    return store.is_open and store._listening._conn is not None
+
+
+# --- every write, cut off before it arrives or before its answer does --------------------------------
+
+
+@asynccontextmanager
+async def through_a_network(dsn: str, schema: str) -> AsyncIterator[tuple[PostgresStorage, Proxy]]:
+    async with proxied(dsn) as network, PostgresStorage(network.dsn, schema=schema) as store:
+        yield store, network
+
+
+Verb = Callable[[PostgresStorage], Awaitable[Any]]
+ID = "the-task"
+
+
+# By name: what the proxy looks for, what must have happened before, and the call.
+VERBS: dict[str, tuple[str, str, Verb]] = {
+    "enqueue": (".enqueue(", "", lambda s: s.enqueue(Task(JOB, (1,), id=ID))),
+    "claim": (".exchange(", "waits", lambda s: s.claim("ann", claim_id="c")),
+    "settle": (".exchange(", "runs", lambda s: s.settle([Settlement.success(_held(), b"\xc0")])),
+    "retry later": (".exchange(", "runs", lambda s: s.settle([Settlement.retry(_held(), 60.0, BOOM)])),
+    "give back": (".exchange(", "runs", lambda s: s.settle([Settlement.give_back(_held())])),
+    "renew": (".renew(", "runs", lambda s: s.renew("ann", 60.0)),
+    "release": (".release(", "runs", lambda s: s.release("ann")),
+    "lapse": (".lapse(", "is over", lambda s: s.lapse()),
+    "progress": (".task t SET progress", "runs", lambda s: s.progress(ID, 1, 1, 2)),
+    "cancel": (".cancel(", "waits", lambda s: s.cancel(ID)),
+    "cancel a run": (".cancel(", "runs", lambda s: s.cancel(ID)),
+    "retry by hand": (".retry(", "failed", lambda s: s.retry(ID)),
+    "reschedule": (".reschedule(", "waits", lambda s: s.reschedule(ID, LONG_AGO)),
+    "delete": (".remove(", "failed", lambda s: s.delete(ID)),
+    "prune": (".prune(", "failed long ago", lambda s: s.prune()),
+    "pause": (".paused VALUES", "waits", lambda s: s.pause("default")),
+    "resume": ("DELETE FROM", "is paused", lambda s: s.resume("default")),
+    "beat": (".worker VALUES", "", lambda s: s.beat(_info())),
+    "leave": (".worker WHERE", "", lambda s: s.leave("ann")),
+}
+# Whoever repeats these after they have happened is told so; or there is nothing left to be done.
+TOLD = ("retry by hand", "delete")
+NOTHING_LEFT = ("lapse",)
+
+
+def _held() -> Held:
+    return Held(ID, 1)
+
+
+def _info() -> WorkerInfo:
+    return WorkerInfo("ann", "ann", "here", 1, None, 1, 0, None, LONG_AGO)
+
+
+async def prepare(store: PostgresStorage, how: str, dsn: str, schema: str) -> None:
+    if not how:
+        return
+    await store.enqueue(Task(JOB, (1,), id=ID))
+    if how == "is paused":
+        await store.pause("default")
+    if how in ("runs", "is over", "failed", "failed long ago"):
+        [claim] = await store.claim("ann", lease=0.001 if how == "is over" else 60.0, claim_id="first")
+        if how.startswith("failed"):
+            await store.settle([Settlement.failed(claim, BOOM)])
+    if how == "failed long ago":
+        conn = await asyncpg.connect(dsn)
+        await conn.execute(f"UPDATE \"{schema}\".task SET prune_at = now() - interval '1 day'")
+        await conn.close()
+
+
+async def facts(dsn: str, schema: str) -> list[Any]:
+    """Everything that is stored, but for the moments."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        await conn.execute(f'SET search_path = "{schema}"')
+        task = (
+            "SELECT id, status, epoch, attempts, losses, owner, claim_id, cancel_requested, progress, "
+            "result, result_status, eta IS NULL, eta < now() + interval '30 s', error FROM task"
+        )
+        run = "SELECT epoch, owner, outcome FROM run ORDER BY epoch"
+        rest = (
+            "SELECT (SELECT count(*) FROM paused), (SELECT count(*) FROM gone), (SELECT count(*) FROM worker)"
+        )
+        return [[tuple(row) for row in await conn.fetch(query)] for query in (task, run, rest)]
+    finally:
+        await conn.close()
+
+
+async def after_one_call(dsn: str, schema: str, name: str) -> list[Any]:
+    """What one call makes of it, with nothing in its way; everything is as before afterwards."""
+    _, before, verb = VERBS[name]
+    async with PostgresStorage(dsn, schema=schema) as store:
+        await prepare(store, before, dsn, schema)
+        await verb(store)
+        found = await facts(dsn, schema)
+        await empty_schema(dsn, schema)
+        await prepare(store, before, dsn, schema)
+    return found
+
+
+async def cut_off(store: PostgresStorage, network: Proxy, name: str, *, unheard: bool, times: int) -> None:
+    statement, _, verb = VERBS[name]
+    network.lose_answers(statement, times, unheard=unheard)
+    while network.losses:
+        try:
+            await verb(store)
+        except StoreUnavailable:
+            continue
+        except (Conflict, NotFound):
+            assert name in TOLD
+            return
+        assert name in NOTHING_LEFT, "it was answered"
+        return
+
+
+@pytest.mark.parametrize("name", VERBS)
+async def test_f17_a_write_that_is_cut_off_may_be_repeated(
+    postgres_dsn: str, emptied: str, name: str
+) -> None:
+    """Before it arrives, then ten times before its answer does: the state is as before, then of one call."""
+    expected = await after_one_call(postgres_dsn, emptied, name)
+    untouched = await facts(postgres_dsn, emptied)
+    async with through_a_network(postgres_dsn, emptied) as (store, network):
+        await cut_off(store, network, name, unheard=True, times=2)
+        assert (network.lost, await facts(postgres_dsn, emptied)) == (2, untouched)
+        await cut_off(store, network, name, unheard=False, times=TIMES)
+        assert network.lost == (1 if name in NOTHING_LEFT else TIMES)
+        network.losses = 0
+        with suppress(*((Conflict, NotFound) if name in TOLD else ())):
+            await VERBS[name][2](store)
+        assert await facts(postgres_dsn, emptied) == expected
+        assert await store.verify() == []

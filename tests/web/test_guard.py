@@ -1,0 +1,284 @@
+"""Safe by default: every route, without a browser. S8, S9, S11, S12."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from omniq import OmniQ, Task, TaskError
+from omniq.errors import InvalidOption
+from omniq.storage import MemoryStorage
+from omniq.task import Settlement, TaskFilter
+from omniq.web import Dashboard, Settings
+from omniq.web.application import filter_of, limit_of
+from omniq.web.guarding import CSRF_HEADER, HEADERS, OPEN_PATHS, is_loopback
+
+TOKEN = "a token that is long enough"
+OURS = "http://127.0.0.1:8383"
+ACTIONS = {"/api/task/{action}": ("retry", {"id": "t1"}), "/api/queue/{action}": ("pause", {"queue": "mail"})}
+
+
+@asynccontextmanager
+async def client(dashboard: Dashboard, base: str = OURS, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=dashboard)
+    async with httpx.AsyncClient(transport=transport, base_url=base, headers=headers) as asking:
+        yield asking
+    await dashboard.close()
+
+
+def routes(dashboard: Dashboard) -> list[tuple[str, str]]:
+    """Every path with each of its methods, with something to act on where it takes that."""
+    found = []
+    for route in dashboard.routes():
+        action = ACTIONS.get(route.path, ("", {}))[0]
+        path = route.path.replace("{action}", action).replace("{name}", "app.js")
+        found += [(method, path) for method in sorted(route.methods or ()) if method != "HEAD"]
+    return found
+
+
+def body_for(path: str) -> dict[str, str]:
+    bodies = {route.replace("{action}", action): body for route, (action, body) in ACTIONS.items()}
+    return bodies.get(path, {"token": "wrong"})
+
+
+def storage() -> MemoryStorage:
+    return MemoryStorage()
+
+
+async def test_every_route_needs_the_token() -> None:
+    """S8: walks the route table, so that a new route cannot be forgotten."""
+    dashboard = Dashboard(storage(), Settings(token=TOKEN, allow_actions=True))
+    async with client(dashboard) as asking:
+        for method, path in routes(dashboard):
+            if path in OPEN_PATHS and method == "GET":
+                continue
+            if path == "/api/events":
+                answer = await asking.get(path)
+            else:
+                answer = await asking.request(method, path, json=body_for(path) if method == "POST" else None)
+            refused = answer.status_code in (401, 403)
+            to_login = answer.status_code == 303 and answer.headers["location"] == "/login"
+            assert refused or to_login, (method, path, answer.status_code)
+
+
+async def test_with_the_token_every_look_is_answered() -> None:
+    store = storage()
+    await store.enqueue(Task("a.b", id="t1"))
+    dashboard = Dashboard(store, Settings(token=TOKEN))
+    async with client(dashboard, authorization=f"Bearer {TOKEN}") as asking:
+        for method, path in routes(dashboard):
+            if method == "GET" and path != "/api/events":
+                answer = await asking.get(path, params={"id": "t1"})
+                assert answer.status_code == 200, (path, answer.text)
+                assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+    await store.close()
+
+
+async def test_signing_in_gives_a_cookie_that_no_script_can_read() -> None:
+    dashboard = Dashboard(storage(), Settings(token=TOKEN))
+    async with client(dashboard) as asking:
+        assert (await asking.get("/")).headers["location"] == "/login"
+        answer = await asking.post("/login", json={"token": TOKEN})
+        cookie = answer.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        assert TOKEN not in cookie
+        assert (await asking.get("/api/overview")).status_code == 200
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(token=TOKEN)])
+async def test_without_leave_nothing_can_be_changed(settings: Settings) -> None:
+    """S8: read-only, also for those who have the token and the page's word."""
+    store = storage()
+    dashboard = Dashboard(store, settings)
+    headers = {"authorization": f"Bearer {TOKEN}", CSRF_HEADER: dashboard.guard.csrf}
+    async with client(dashboard, **headers) as asking:
+        for method, path in routes(dashboard):
+            if method != "GET" and path != "/login":
+                answer = await asking.request(method, path, json=body_for(path))
+                assert answer.status_code == 403, path
+                assert "--allow-actions" in answer.json()["error"]
+    assert await store.paused() == set()
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 403),  # a page that does not know the word
+        ({CSRF_HEADER: "guessed"}, 403),
+        ({CSRF_HEADER: "<right>"}, 200),
+        ({CSRF_HEADER: "<right>", "origin": OURS}, 200),
+        ({CSRF_HEADER: "<right>", "origin": "http://evil.example"}, 403),
+        ({CSRF_HEADER: "<right>", "origin": "null"}, 403),
+        ({CSRF_HEADER: "<right>", "sec-fetch-site": "cross-site"}, 403),
+        ({CSRF_HEADER: "<right>", "content-type": "text/plain"}, 400),
+        ({CSRF_HEADER: "<right>", "content-type": "application/x-www-form-urlencoded"}, 400),
+        ({CSRF_HEADER: "<right>", "host": "evil.example"}, 403),
+    ],
+)
+async def test_another_site_cannot_act(headers: dict[str, str], status: int) -> None:
+    """S9: every mutating route, by the header, the origin, the host and the type of what is sent."""
+    store = storage()
+    await store.enqueue(Task("a.b", id="t1"))
+    await store.cancel("t1")
+    dashboard = Dashboard(store, Settings(allow_actions=True))
+    said = {name: value.replace("<right>", dashboard.guard.csrf) for name, value in headers.items()}
+    async with client(dashboard, **({"content-type": "application/json"} | said)) as asking:
+        for method, path in routes(dashboard):
+            if method != "GET" and path != "/login":
+                body = str(body_for(path)).replace("'", '"')
+                answer = await asking.request(method, path, content=body)
+                assert answer.status_code == status, (path, answer.text)
+    await store.close()
+
+
+async def test_nothing_changes_by_looking() -> None:
+    """S9: no state change on GET."""
+    store = storage()
+    await store.enqueue(Task("a.b", id="t1", queue="mail"))
+    dashboard = Dashboard(store, Settings(allow_actions=True))
+    async with client(dashboard) as asking:
+        for method, path in routes(dashboard):
+            if method == "POST" and path != "/login":
+                assert (await asking.get(path, params=body_for(path))).status_code == 405
+    await store.close()
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", ""])
+async def test_a_name_that_was_bent_here_is_not_served(host: str) -> None:
+    """S9: DNS rebinding."""
+    dashboard = Dashboard(storage(), Settings())
+    async with client(dashboard, host=host) as asking:
+        for method, path in routes(dashboard):
+            if path != "/healthz":
+                answer = await asking.request(method, path)
+                assert answer.status_code == 403, path
+                assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_healthz_says_no_names_to_strangers() -> None:
+    store = storage()
+    overdue = datetime.now(UTC) - timedelta(minutes=5)
+    await store.enqueue(Task("a.b", queue="secret-project", eta=overdue))
+    dashboard = Dashboard(store, Settings(token=TOKEN))
+    async with client(dashboard, base="http://10.1.2.3") as asking:
+        answer = await asking.get("/healthz")
+        assert (answer.status_code, answer.json()) == (503, {"ok": False})
+        known = await asking.get("/healthz", headers={"authorization": f"Bearer {TOKEN}"})
+        assert "secret-project" in known.text
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit"), [("999999999", 200), ("-5", 1), ("", 50), (None, 50), ("1" * 900, 200)]
+)
+def test_numbers_are_clamped(asked: str | None, limit: int) -> None:
+    """S11."""
+    assert limit_of(asked) == limit
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"status": "DONE"},
+        {"limit": "ten"},
+        {"enqueued_after": "yesterday"},
+        {"finished_before": "9999-12-31T23:59:59-14:00"},
+        {"queue": "\x00"},
+    ],
+)
+def test_nonsense_is_told(asked: dict[str, str]) -> None:
+    with pytest.raises(InvalidOption):
+        limit_of(asked.get("limit"))
+        filter_of(asked)
+
+
+def test_a_long_text_is_cut() -> None:
+    """S11: what is searched for is never longer than this, and never a pattern."""
+    assert filter_of({"error": "(a+)+$" * 1000}) == TaskFilter(error=("(a+)+$" * 1000)[:200])
+
+
+async def test_secrets_do_not_leave() -> None:
+    """S12: arguments are hidden; shown, those named like a secret are not; nor are passwords in texts."""
+    canary = "c4nary"
+    store = storage()
+    call = Task(
+        "a.b",
+        (f"postgresql://ann:{canary}@host/db", {"nested": {"api_key": canary}}),
+        {"password": canary, "Authorization": f"Bearer {canary}", "size": 3},
+        headers={"x-auth-token": canary, "trace": "ok"},
+        id="t1",
+    )
+    await store.enqueue(call)
+    [claimed] = await store.claim("ann")
+    trace = f"connect(password='{canary}', url=redis://:{canary}@host)"
+    await store.settle([Settlement.failed(claimed, TaskError("E", f"token={canary} is wrong", trace))])
+    for settings in (Settings(), Settings(show_args=True)):
+        dashboard = Dashboard(store, settings)
+        async with client(dashboard) as asking:
+            for path in ("/api/task?id=t1", "/api/tasks", "/api/overview", "/api/session", "/metrics"):
+                answer = await asking.get(path)
+                assert answer.status_code == 200
+                assert canary not in answer.text, path
+            shown = (await asking.get("/api/task?id=t1")).json()
+            assert ("kwargs" in shown) is settings.show_args
+            if settings.show_args:
+                assert shown["kwargs"]["size"] == 3
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "near"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
+                       ("127.0.0.1.evil", False), ("10.0.0.1", False), ("::", False)]
+)  # fmt: skip
+def test_what_is_this_machine(host: str, near: bool) -> None:
+    assert is_loopback(host) is near
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [(["--host", "0.0.0.0"], "--token"), (["--token", "short"], "16 characters")],
+)
+def test_the_command_refuses_to_stand_open(tmp_path: Path, options: list[str], says: str) -> None:
+    """S8: another address without a token exits with code 2."""
+    command = [sys.executable, "-m", "omniq", "dashboard", *options, "--url", f"sqlite:///{tmp_path}/jobs.db"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == 2
+    assert says in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+async def test_an_application_mounts_it_below_any_path(tmp_path: Path) -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    q = OmniQ(f"sqlite:///{tmp_path}/jobs.db")
+    dashboard = q.asgi_app()
+    outer = Starlette(routes=[Mount("/ops/queue", app=dashboard)])
+    transport = httpx.ASGITransport(app=outer)
+    async with httpx.AsyncClient(transport=transport, base_url=OURS) as asking:
+        assert "static/app.js" in (await asking.get("/ops/queue/")).text
+        assert (await asking.get("/ops/queue/static/app.js")).status_code == 200
+        assert (await asking.get("/ops/queue/api/overview")).json()["queues"] == []
+    await dashboard.close()
+    await q.aclose() if hasattr(q, "aclose") else q.close()
+
+
+async def test_too_many_pages_are_told_so() -> None:
+    """S11."""
+    dashboard = Dashboard(storage())
+    for _ in range(100):
+        dashboard.live._watchers.add(object())  # type: ignore[arg-type]
+    async with client(dashboard) as asking:
+        began = time.monotonic()
+        assert (await asking.get("/api/events")).status_code == 503
+        assert time.monotonic() - began < 30

@@ -1,4 +1,3 @@
-
 """Bugs to plant in the rules for retries, in hooks, in unique calls and in the test kit."""
 
 from tests.mutants.mutants import Mutant

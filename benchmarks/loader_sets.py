@@ -50,7 +50,7 @@ class Small:
         image = self.images[index % len(self.images)].astype(np.float32)
         image -= 127.5
         image /= 127.5
-        return image[:, :, ::-1] if index % 2 else image
+        return image[:, :, ::-1].copy() if index % 2 else image
 
 
 class Records:

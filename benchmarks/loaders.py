@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from benchmarks import peers
@@ -22,7 +24,7 @@ from benchmarks.loader_systems import SYSTEMS, WORKERS
 from benchmarks.processes import ROOT
 
 COMMON = ("numpy", "pillow")
-PATIENCE_S = 120.0
+PATIENCE_S = 60.0
 Figures = dict[str, float]
 
 
@@ -30,22 +32,25 @@ def measured(python: Path, system: str, dataset: str, folder: str, seconds: floa
     """Figures, or why there are none."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
     command = [str(python), "-m", "benchmarks.loader_child", system, dataset, folder, str(seconds)]
-    try:
-        ended = subprocess.run(
-            command,
-            env=env,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S + seconds,
-            check=False,
+    answer = Path(folder, "figures")
+    answer.unlink(missing_ok=True)
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command, env=env, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
         )
-    except subprocess.TimeoutExpired:
-        return f"not done within {PATIENCE_S + seconds:g} s"
-    lines = ended.stdout.splitlines()
-    if ended.returncode or not lines:
-        return (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
-    found: Figures = json.loads(lines[-1])
+        try:
+            process.wait(PATIENCE_S + seconds)
+        except subprocess.TimeoutExpired:
+            return f"not done within {PATIENCE_S + seconds:g} s"
+        finally:
+            with suppress(ProcessLookupError):  # its workers, which some leave behind
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        said.seek(0)
+        lines = said.read().decode(errors="replace").strip().splitlines()
+    if not answer.exists():
+        return (lines or [f"exit code {process.returncode}"])[-1]
+    found: Figures = json.loads(answer.read_text())
     return found
 
 

@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Capturing is suspended at this moment only: later, descriptor 2 is a temporary file that dies with us.
     config.stash[uncaptured_stderr] = os.dup(2)
     # The developer's own settings must not reach a test, nor the processes that it starts.
-    kept = ("OMNIQ_REQUIRE", "OMNIQ_TEST_POSTGRES")
+    kept = ("OMNIQ_REQUIRE", "OMNIQ_TEST_POSTGRES", "OMNIQ_TEST_REDIS")
     for name in [name for name in os.environ if name.startswith("OMNIQ_") and name not in kept]:
         del os.environ[name]
 
@@ -48,6 +48,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         from tests.postgres import server
 
         server.stop_shared(factory.getbasetemp())
+    if not is_xdist_worker() and factory is not None and (factory.getbasetemp() / "redis.json").exists():
+        from tests.redis import server as redis_server
+
+        redis_server.stop_shared(factory.getbasetemp())
 
 
 def is_xdist_worker() -> bool:
@@ -63,6 +67,20 @@ def postgres_dsn(tmp_path_factory: pytest.TempPathFactory) -> str:
     shared: Path = own.parent if is_xdist_worker() else own
     try:
         return server.shared_dsn(shared, os.getppid() if is_xdist_worker() else os.getpid())
+    except server.NoServer as why:
+        server.missing(why)
+        raise
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A real server; without one the test is skipped."""
+    from tests.redis import server
+
+    own = tmp_path_factory.getbasetemp()
+    shared: Path = own.parent if is_xdist_worker() else own
+    try:
+        return server.shared_url(shared, os.getppid() if is_xdist_worker() else os.getpid())
     except server.NoServer as why:
         server.missing(why)
         raise

@@ -304,8 +304,8 @@ class OmniQ(Scheduling):
     ) -> Dashboard:
         """The dashboard, to mount in any ASGI application. Needs `pip install 'omniq-tasks[web]'`.
 
-        It answers to the names of this machine only; name others in `hosts`, and guard them by a `token`, or by
-        what the application around it does. Nothing can be changed and no arguments are shown unless allowed.
+        It answers to the names of this machine only; name others in `hosts`, and guard them by a `token`, or
+        by what the application around it does. Nothing can be changed, and no arguments show, unless allowed.
         """
         try:
             from omniq.web import Dashboard, Settings

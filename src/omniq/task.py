@@ -507,6 +507,7 @@ class WorkerInfo(Struct, frozen=True):
     functions: tuple[str, ...] | None = None  # None: whatever can be imported
     started_at: datetime | None = None
     seen_at: datetime | None = None
+    loop_stalls: int = 0  # how often its event loop was found blocked
 
 
 class TaskFilter(Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from omniq.clock import Clock, wait_for_event
 from omniq.crew import Crew
 from omniq.errors import CorruptRecord, OmniqError, StoreUnavailable
 from omniq.executors import trace_of
+from omniq.stalls import StallWatch
 from omniq.storage.base import BaseStorage
 from omniq.task import Held, Settlement, WorkerInfo
 
@@ -45,6 +46,7 @@ class Upkeep:
         clock: Clock,
         *,
         renews: bool,
+        stalls: StallWatch | None = None,
     ) -> None:
         self._storage = storage
         self._crew = crew
@@ -54,6 +56,7 @@ class Upkeep:
         self._lease_s = lease_s
         self._clock = clock
         self._renews = renews and storage.overrides("renew")
+        self._stalls = stalls
         self._stopping = asyncio.Event()
         self._renewed_at = clock.monotonic()
         self._answering_since: float | None = clock.monotonic() - lease_s
@@ -77,6 +80,8 @@ class Upkeep:
         ]
         if self._storage.overrides("fire_due"):
             chores.append(("fire", FIRE_EVERY_S, self._fire))
+        if self._stalls is not None:
+            chores.append(("stalls", look_every_s, self._look_at_loop))
         while not self._stopping.is_set():
             if self._crew.is_gone:
                 await self._try("farewell", self._farewell)
@@ -198,6 +203,11 @@ class Upkeep:
             await self._storage.settle([Settlement.give_back(one) for one in held])
         await self._storage.leave(self._worker)
         return True
+
+    async def _look_at_loop(self) -> bool:
+        assert self._stalls is not None
+        self._stalls.look()
+        return False
 
     async def _beat(self) -> bool:
         await self._storage.beat(self._info())

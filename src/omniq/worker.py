@@ -36,6 +36,7 @@ from omniq.logic.retry import RetryPolicy
 from omniq.loopthread import LoopThread, forbid_running_loop
 from omniq.registry import Resolver
 from omniq.serializer import MsgpackSerializer, Serializer
+from omniq.stalls import StallWatch
 from omniq.storage.backend import Backend
 from omniq.storage.base import BaseStorage, Claimed
 from omniq.task import (
@@ -231,6 +232,7 @@ class AsyncWorkerPool:
             self._identity or f"{self._name}@{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         )
         self._started_at: datetime = self._clock.now()
+        self._stalls: StallWatch | None = None
         self._closing = None
         self._outbox: list[Settlement] = []
         self._strangers: list[Settlement] = []
@@ -519,6 +521,7 @@ class AsyncWorkerPool:
 
     async def _start_upkeep(self) -> None:
         own_loop = self._injected_clock is None and self.storage.overrides("clone")
+        self._stalls = StallWatch()
         storage = self.storage.clone() if own_loop else self.storage
         self._upkeep = Upkeep(
             storage,
@@ -528,6 +531,7 @@ class AsyncWorkerPool:
             self.lease_s,
             self._clock,
             renews=self._renews,
+            stalls=self._stalls if own_loop else None,
         )
         self._upkeep_thread = LoopThread("omniq-upkeep").start() if own_loop else None
         work = _keep_up(self._upkeep, storage if own_loop else None)
@@ -556,7 +560,13 @@ class AsyncWorkerPool:
             in_flight=self._crew.in_flight,
             functions=self._resolver.names,
             started_at=self._started_at,
+            loop_stalls=self.loop_stalls,
         )
+
+    @property
+    def loop_stalls(self) -> int:
+        """How often the event loop was found blocked since the start."""
+        return 0 if self._stalls is None else self._stalls.stalls
 
     def _give_back(self, strangers: list[Held]) -> None:
         """Called by the upkeep, maybe from its thread."""

@@ -21,7 +21,7 @@ LAYERS = (
     {"clock", "config", "names", "serializer", "storage", "registry", "loopthread"},
     {"pool"},
     {"executors", "running", "hooks", "inchild", "processes", "crew", "upkeep", "worker"}
-    | {"data", "moving", "web"},
+    | {"data", "moving", "stalls", "web"},
     {"app", "calls", "handles", "progressbar", "schedules"},
     {"omniq"},  # the package itself: the public names
     {"testing"},
@@ -35,8 +35,8 @@ CONTRACT = ("omniq.storage.base", "omniq.storage.backend")
 
 PURE_OWN = ("omniq.task", "omniq.schedule", "omniq.parcel", "omniq.errors", "omniq.logic")
 PURE_STANDARD = {
-    "__future__", "collections", "dataclasses", "datetime", "enum", "functools", "itertools", "math",
-    "typing",
+    "__future__", "collections", "dataclasses", "datetime", "enum", "fnmatch", "functools", "itertools",
+    "math", "typing",
     "msgspec",  # not of the standard library, but it only makes frozen values
     "cronsim", "zoneinfo",  # when a cron line fires, and where: facts that do not change while we run
 }  # fmt: skip
@@ -326,7 +326,7 @@ BAD = [
     (layers, "omniq.worker",          "from omniq.app import OmniQ"),
     (layers, "omniq.app",             "from omniq.testing import drain"),
     (layers, "omniq",                 "from omniq.cli import main"),
-    (layers, "omniq.testing.clock",   "from omniq.web import app"),
+    (layers, "omniq.testing.clock",   "from omniq.contrib import django"),
     (layers, "omniq.app",             "if TYPE_CHECKING:\n    pass\nelse:\n    from omniq.cli import main"),
     # without a place
     (layers, "omniq.utils",           "pass"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -109,6 +110,19 @@ class Who4:
         while True:
             time.sleep(0.002)
             yield os.getpid()
+
+
+class Faults:
+    """Makes a few arrays and says how many page faults that took."""
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        arrays = [np.ones(200 * 1024, np.uint8) for _ in range(3)]
+        assert sum(int(array[0]) for array in arrays) == 3
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 class Modules:

@@ -477,3 +477,18 @@ def test_d22_the_next_in_order_may_always_run(tmp_path: Path) -> None:
         gate.touch()
         assert pool.get_result(timeout=20) == "first"
         assert all(bodies.is_numbers(array, n) for n, array in enumerate(pool.results()))
+
+
+def test_d22_what_was_lost_may_run_again_though_the_arena_is_full(tmp_path: Path) -> None:
+    """The one that everybody waits for is back in the line, with no room for another result."""
+    gate = tmp_path / "gate"
+    with WorkerPool(2, arena=2 * MIB, max_losses=PLENTY, preload=PRELOAD) as pool:
+        pool.submit_task(partial(bodies.hold, str(gate), "first"))
+        pool.submit_batch([partial(bodies.numbers, n, 512 * 1024) for n in range(40)])
+        until(lambda: pool.ready >= 1 and pool.in_flight == 1 and pool.pending > 30, "the others had to stop")
+        [begun] = tmp_path.glob("gate.*")
+        os.kill(int(begun.name.split(".")[1]), signal.SIGKILL)
+        until(lambda: bodies.begun(gate) == 2, "it has begun again")
+        gate.touch()
+        assert pool.get_result(timeout=20) == "first"
+        assert all(bodies.is_numbers(array, n) for n, array in enumerate(pool.results()))

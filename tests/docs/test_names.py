@@ -81,24 +81,6 @@ def test_the_distribution_has_the_name_that_the_readme_gives() -> None:
     assert f"`{project['name']}`" in "\n".join(README.lines)
 
 
-def test_what_the_readme_calls_not_yet_is_not_there_yet() -> None:
-    """Whoever adds one of these finds out here that the README says otherwise."""
-    [table] = [
-        index for index, line in enumerate(README.lines) if line.replace(" ", "").startswith("|today|notyet|")
-    ]
-    missing = " ".join(row.split("|")[2] for row in README.lines[table + 2 : table + 9])
-    for word in (
-        "Redis",
-        "dashboard",
-        "metrics",
-    ):
-        assert word in missing
-    for url in ("redis://localhost",):
-        with pytest.raises(omniq.InvalidOption, match="no storage speaks"):
-            open_storage(url)
-    assert importlib.util.find_spec("omniq.web") is None
-
-
 def test_errors_page_draws_the_tree_as_it_is() -> None:
     """Each class stands under its base, in the order and with the other bases that it has."""
     [tree] = [

@@ -22,6 +22,7 @@ TABLES = (
     "omniq_schedule",
     "omniq_limit",
     "omniq_parcel",
+    "omniq_tally",
 )
 
 

@@ -13,8 +13,8 @@ def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
-def worker(seen_s: float | None = 1, queues: tuple[str, ...] | None = None) -> Beat:
-    return Beat("ann", queues, None if seen_s is None else ago(seen_s))
+def worker(seen_s: float | None = 1, queues: tuple[str, ...] | None = None, in_flight: int = 0) -> Beat:
+    return Beat("ann", queues, None if seen_s is None else ago(seen_s), 1, in_flight)
 
 
 def backlog(waited_s: float | None, ended: int = 0, paused: bool = False) -> Backlog:
@@ -31,11 +31,14 @@ def backlog(waited_s: float | None, ended: int = 0, paused: bool = False) -> Bac
         (backlog(61), [worker()], "nothing ends"),
         (backlog(61, paused=True), [worker()], ""),
         (backlog(61, paused=True), [], ""),
-        (backlog(1), [], "no living worker"),
-        (backlog(1), [worker(seen_s=61)], "no living worker"),  # a process, perhaps, but no progress
-        (backlog(1), [worker(seen_s=None)], "no living worker"),
-        (backlog(1), [worker(queues=("video",))], "no living worker"),
-        (backlog(1), [worker(queues=("video", "mail"))], ""),
+        (backlog(59), [], ""),  # its worker may be starting
+        (backlog(61), [], "no living worker"),
+        (backlog(61), [worker(seen_s=61)], "no living worker"),  # a process, perhaps, but no progress
+        (backlog(61), [worker(seen_s=None)], "no living worker"),
+        (backlog(61), [worker(queues=("video",))], "no living worker"),
+        (backlog(61), [worker(queues=("video", "mail"))], "nothing ends"),
+        (backlog(61), [worker(in_flight=1)], ""),  # a run that takes its time, and no free slot
+        (backlog(61), [worker(in_flight=1), worker()], "nothing ends"),
     ],
 )
 def test_health_is_progress(queue: Backlog, beats: list[Beat], problem: str) -> None:

@@ -14,6 +14,7 @@ from omniq.storage import MemoryStorage, SQLiteStorage
 from omniq.storage.batched import BatchedStorage
 from omniq.testing import VirtualClock
 from tests.postgres.stores import VirtualPostgres, empty_schema, fresh_schema
+from tests.redis.stores import VirtualRedis, fresh_namespace
 
 pytest.register_assert_rewrite("tests.model.machine")  # so that a difference is shown
 from tests.model.machine import OpenStore, StoreMachine  # noqa: E402
@@ -78,6 +79,26 @@ def test_postgres_agrees_with_the_model(postgres_dsn: str) -> None:
 @pytest.mark.bound(3600)
 def test_postgres_agrees_with_the_model_for_long(postgres_dsn: str) -> None:
     compare_postgres(postgres_dsn, 300, 80)
+
+
+def compare_redis(url: str, examples: int, steps: int) -> None:
+    @contextlib.contextmanager
+    def redis(clock: VirtualClock) -> Iterator[BatchedStorage]:
+        with fresh_namespace(url) as namespace:
+            yield VirtualRedis(url, namespace=namespace, clock=clock, durability="relaxed")
+
+    compare(redis, examples, steps, OnTheServersClock)
+
+
+@pytest.mark.bound(600)
+def test_redis_agrees_with_the_model(redis_url: str) -> None:
+    compare_redis(redis_url, 20, 40)
+
+
+@pytest.mark.soak
+@pytest.mark.bound(3600)
+def test_redis_agrees_with_the_model_for_long(redis_url: str) -> None:
+    compare_redis(redis_url, 500, 80)
 
 
 @pytest.mark.soak

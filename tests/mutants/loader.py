@@ -149,6 +149,14 @@ LOADER = [
         "d13",
     ),
     Mutant(
+        "workers give their memory back after each sample",
+        "data/inside.py",
+        "    keep_memory()\n",
+        "",
+        (FAULTS,),
+        "keep_memory",
+    ),
+    Mutant(
         "a sampler's error is swallowed",
         PRODUCERS,
         "            if self._broken is not None:\n",

@@ -26,10 +26,14 @@ from tests.mutants.policies import POLICIES
 from tests.mutants.pool import POOL
 from tests.mutants.postgres import POSTGRES
 from tests.mutants.processes import PROCESSES
+from tests.mutants.redis import REDIS
 from tests.mutants.schedules import SCHEDULES
 from tests.mutants.workers import WORKERS
 
-ALL: Final = (*MUTANTS, *WORKERS, *POOL, *PROCESSES, *DATA, *LOADER, *POSTGRES, *SCHEDULES, *POLICIES)
+ALL: Final = (
+    *(*MUTANTS, *WORKERS, *POLICIES, *SCHEDULES, *POOL, *PROCESSES, *DATA, *LOADER),
+    *(*POSTGRES, *REDIS),
+)
 ROOT: Final = Path(__file__).parents[2]
 AT_ONCE: Final = 2
 PATIENCE_S: Final = 180.0  # a bug that makes a test hang is noticed, too

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
-SHIPPED = {".py", ".typed", ".sql", ".lua"}
+SHIPPED = {".py", ".typed", ".sql", ".lua", ".css", ".html", ".js", ".svg"}
 
 # What an application pays for only when it uses it.
 NOT_AT_IMPORT = [

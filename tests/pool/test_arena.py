@@ -158,3 +158,17 @@ def test_without_memfd_there_is_a_file_without_a_name(
 
 def test_the_default_limit_is_a_part_of_what_there_is() -> None:
     assert 64 * MIB <= default_limit_bytes() <= 1024 * MIB
+
+
+def test_closing_unmaps_what_nobody_looks_at() -> None:
+    """At once, though somebody still knows the slots; each mapping is a descriptor as well."""
+    arena = Arena(16 * MIB)
+    idle, seen = arena.take(MIB), arena.take(MIB)
+    assert idle is not None
+    assert seen is not None
+    view = seen.export()
+    idle.free()
+    arena.close()
+    assert idle.map.closed
+    view[0] = 7
+    assert view[0] == 7

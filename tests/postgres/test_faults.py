@@ -71,7 +71,7 @@ async def check_drained(store: PostgresStorage) -> None:
 
 
 @pytest.mark.parametrize("how", ["immediate", "fast"])
-async def test_the_server_stops_and_starts_again_during_a_drain(cluster: Cluster, how: str) -> None:
+async def test_f5_the_server_stops_and_starts_again_during_a_drain(cluster: Cluster, how: str) -> None:
     """F5: nothing is lost, nothing has failed."""
     await PostgresStorage(cluster.dsn).migrate()
     async with draining(cluster.dsn, "omniq") as store:
@@ -84,7 +84,7 @@ async def test_the_server_stops_and_starts_again_during_a_drain(cluster: Cluster
         await check_drained(store)
 
 
-async def test_connections_are_cut_during_a_drain(postgres_dsn: str, schema: str) -> None:
+async def test_f6_connections_are_cut_during_a_drain(postgres_dsn: str, schema: str) -> None:
     """F6: every connection of the store, again and again."""
     conn = await asyncpg.connect(postgres_dsn)
     async with draining(postgres_dsn, schema) as store:
@@ -162,7 +162,7 @@ async def repeated(connections: Lossy, call: Callable[[], Awaitable[Any]]) -> An
     return await call()
 
 
-async def test_every_write_whose_answer_was_lost_can_be_repeated(postgres_dsn: str, schema: str) -> None:
+async def test_f9_every_write_whose_answer_was_lost_can_be_repeated(postgres_dsn: str, schema: str) -> None:
     """F9: ten times in a row, on the same tasks."""
     async with lossy(postgres_dsn, schema) as (store, connections):
         tasks = [Task(JOB, (number,)) for number in range(4)]
@@ -277,7 +277,7 @@ async def test_renewals_and_settles_do_not_wait_for_each_other(postgres_dsn: str
 
 
 async def test_more_calls_than_connections_all_end(postgres_dsn: str, schema: str) -> None:
-    """F30: whoever finds all of them lent waits for one."""
+    """F5: whoever finds all of them lent waits for one."""
     async with PostgresStorage(postgres_dsn, schema=schema) as store:
         ids = await asyncio.gather(*(store.enqueue(Task(JOB, (number,))) for number in range(100)))
         assert len(set(ids)) == 100

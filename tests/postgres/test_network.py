@@ -66,12 +66,12 @@ async def refused(network: Proxy) -> None:
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("fault", [reset, half_open, black_hole, dead_connections, refused])
 async def test_f5_work_goes_on_after_every_kind_of_cut(
-    postgres_dsn: str, schema: str, fault: Callable[[Proxy], Awaitable[None]]
+    postgres_dsn: str, emptied: str, fault: Callable[[Proxy], Awaitable[None]]
 ) -> None:
     bodies.RUNS.clear()
-    async with PostgresStorage(postgres_dsn, schema=schema) as store, proxied(postgres_dsn) as network:
+    async with PostgresStorage(postgres_dsn, schema=emptied) as store, proxied(postgres_dsn) as network:
         await store.enqueue_many([Task(JOB, (number,), max_losses=99) for number in range(MANY)])
-        through = PostgresStorage(network.dsn, schema=schema)
+        through = PostgresStorage(network.dsn, schema=emptied)
         async with AsyncWorkerPool(through, concurrency=5, poll_interval=0.2, lease=3):
             for share in (0.2, 0.6):
                 await until(lambda share=share: has_done(store, int(MANY * share)))  # type: ignore[misc]
@@ -113,9 +113,9 @@ async def _all_connections(dsn: str) -> list[asyncpg.Connection]:
             return taken
 
 
-async def test_f6_a_dead_notification_costs_the_poll_interval(postgres_dsn: str, schema: str) -> None:
-    async with PostgresStorage(postgres_dsn, schema=schema) as store, proxied(postgres_dsn) as network:
-        through = PostgresStorage(network.dsn, schema=schema)
+async def test_f6_a_dead_notification_costs_the_poll_interval(postgres_dsn: str, emptied: str) -> None:
+    async with PostgresStorage(postgres_dsn, schema=emptied) as store, proxied(postgres_dsn) as network:
+        through = PostgresStorage(network.dsn, schema=emptied)
         async with AsyncWorkerPool(through, poll_interval=0.2):
             await until(lambda: _listens(through))
             network.kill(b"omniq listen")
@@ -239,17 +239,19 @@ async def cut_off(store: PostgresStorage, network: Proxy, name: str, *, unheard:
 
 
 @pytest.mark.parametrize("name", VERBS)
-async def test_f17_a_write_that_is_cut_off_may_be_repeated(postgres_dsn: str, schema: str, name: str) -> None:
+async def test_f17_a_write_that_is_cut_off_may_be_repeated(
+    postgres_dsn: str, emptied: str, name: str
+) -> None:
     """Before it arrives, then ten times before its answer does: the state is as before, then of one call."""
-    expected = await after_one_call(postgres_dsn, schema, name)
-    untouched = await facts(postgres_dsn, schema)
-    async with through_a_network(postgres_dsn, schema) as (store, network):
+    expected = await after_one_call(postgres_dsn, emptied, name)
+    untouched = await facts(postgres_dsn, emptied)
+    async with through_a_network(postgres_dsn, emptied) as (store, network):
         await cut_off(store, network, name, unheard=True, times=2)
-        assert (network.lost, await facts(postgres_dsn, schema)) == (2, untouched)
+        assert (network.lost, await facts(postgres_dsn, emptied)) == (2, untouched)
         await cut_off(store, network, name, unheard=False, times=TIMES)
         assert network.lost == (1 if name in NOTHING_LEFT else TIMES)
         network.losses = 0
         with suppress(*((Conflict, NotFound) if name in TOLD else ())):
             await VERBS[name][2](store)
-        assert await facts(postgres_dsn, schema) == expected
+        assert await facts(postgres_dsn, emptied) == expected
         assert await store.verify() == []

@@ -107,9 +107,11 @@ async def table_in(dsn: str, schema: str) -> AsyncIterator[tuple[asyncpg.Connect
     )
     RUNS.clear()
     PIDS.clear()
+    GO.clear()
     try:
         yield conn, name
     finally:
+        await conn.execute(f"DROP TABLE {name}")
         await conn.close()
 
 
@@ -136,15 +138,15 @@ async def outcome(
         return result, await numbers(conn, table)
 
 
-async def test_success_commits_what_was_written(postgres_dsn: str, schema: str) -> None:
-    result, found = await outcome(postgres_dsn, schema, write, 5)
+async def test_success_commits_what_was_written(postgres_dsn: str, emptied: str) -> None:
+    result, found = await outcome(postgres_dsn, emptied, write, 5)
     assert (result.status, result.result, found) == (TaskStatus.SUCCESS, 5, [5])
 
 
-async def test_nobody_sees_it_before_the_task_has_ended(postgres_dsn: str, schema: str) -> None:
+async def test_nobody_sees_it_before_the_task_has_ended(postgres_dsn: str, emptied: str) -> None:
     async with (
-        table_in(postgres_dsn, schema) as (conn, table),
-        PostgresStorage(postgres_dsn, schema=schema) as store,
+        table_in(postgres_dsn, emptied) as (conn, table),
+        PostgresStorage(postgres_dsn, schema=emptied) as store,
     ):
         GO[table], GO[f"{table} is written"] = asyncio.Event(), asyncio.Event()
         async with pool(store.clone()):
@@ -156,18 +158,18 @@ async def test_nobody_sees_it_before_the_task_has_ended(postgres_dsn: str, schem
         assert await numbers(conn, table) == [1]
 
 
-async def test_an_exception_undoes_it_and_the_next_attempt_counts(postgres_dsn: str, schema: str) -> None:
-    result, found = await outcome(postgres_dsn, schema, fail_first)
+async def test_an_exception_undoes_it_and_the_next_attempt_counts(postgres_dsn: str, emptied: str) -> None:
+    result, found = await outcome(postgres_dsn, emptied, fail_first)
     assert (result.status, found) == (TaskStatus.SUCCESS, [2])
 
 
-async def test_a_snooze_undoes_it(postgres_dsn: str, schema: str) -> None:
-    result, found = await outcome(postgres_dsn, schema, snooze_first)
+async def test_a_snooze_undoes_it(postgres_dsn: str, emptied: str) -> None:
+    result, found = await outcome(postgres_dsn, emptied, snooze_first)
     assert (result.status, found, RUNS) == (TaskStatus.SUCCESS, [2], [1, 2])
 
 
-async def test_a_block_that_raises_is_undone_alone(postgres_dsn: str, schema: str) -> None:
-    result, found = await outcome(postgres_dsn, schema, catch_in_the_middle)
+async def test_a_block_that_raises_is_undone_alone(postgres_dsn: str, emptied: str) -> None:
+    result, found = await outcome(postgres_dsn, emptied, catch_in_the_middle)
     assert (result.result, found) == ("done", [1, 3])
 
 
@@ -181,18 +183,18 @@ async def test_a_block_that_raises_is_undone_alone(postgres_dsn: str, schema: st
     ],
 )
 async def test_what_cannot_be_committed_is_a_failure_of_the_run(
-    postgres_dsn: str, schema: str, body: Callable[..., Any], kind: str, says: str
+    postgres_dsn: str, emptied: str, body: Callable[..., Any], kind: str, says: str
 ) -> None:
-    result, found = await outcome(postgres_dsn, schema, body, retries=0)
+    result, found = await outcome(postgres_dsn, emptied, body, retries=0)
     assert (result.status, result.error.type, found) == (TaskStatus.FAILED, kind, [])
     assert says in result.error.message
 
 
-async def test_a_stale_lease_undoes_it(postgres_dsn: str, schema: str) -> None:
+async def test_a_stale_lease_undoes_it(postgres_dsn: str, emptied: str) -> None:
     """F3: the zombie's own writes are refused together with its report."""
     async with (
-        table_in(postgres_dsn, schema) as (conn, table),
-        PostgresStorage(postgres_dsn, schema=schema) as store,
+        table_in(postgres_dsn, emptied) as (conn, table),
+        PostgresStorage(postgres_dsn, schema=emptied) as store,
     ):
         await store.enqueue(Task(f"{HERE}.write", (table, 1)))
         [zombie] = await store.claim("zombie")
@@ -210,10 +212,10 @@ async def _has(conn: asyncpg.Connection, table: str, expected: list[int]) -> boo
     return await numbers(conn, table) == expected
 
 
-async def test_a_lease_that_is_lost_while_it_runs_undoes_it(postgres_dsn: str, schema: str) -> None:
+async def test_a_lease_that_is_lost_while_it_runs_undoes_it(postgres_dsn: str, emptied: str) -> None:
     async with (
-        table_in(postgres_dsn, schema) as (conn, table),
-        PostgresStorage(postgres_dsn, schema=schema) as store,
+        table_in(postgres_dsn, emptied) as (conn, table),
+        PostgresStorage(postgres_dsn, schema=emptied) as store,
     ):
         GO[table], GO[f"{table} is written"] = asyncio.Event(), asyncio.Event()
         worker = pool(store.clone())
@@ -230,15 +232,15 @@ async def test_a_lease_that_is_lost_while_it_runs_undoes_it(postgres_dsn: str, s
         assert len(RUNS) == 2
 
 
-async def test_a_commit_whose_answer_is_lost_happened_once(postgres_dsn: str, schema: str) -> None:
+async def test_a_commit_whose_answer_is_lost_happened_once(postgres_dsn: str, emptied: str) -> None:
     """F9: the worker cannot tell, gives back, and is told that this is stale: the body does not run again."""
     async with (
-        table_in(postgres_dsn, schema) as (conn, table),
-        PostgresStorage(postgres_dsn, schema=schema) as store,
+        table_in(postgres_dsn, emptied) as (conn, table),
+        PostgresStorage(postgres_dsn, schema=emptied) as store,
         proxied(postgres_dsn) as network,
     ):
         network.lose_answers("COMMIT;", 1)
-        through = PostgresStorage(network.dsn, schema=schema)
+        through = PostgresStorage(network.dsn, schema=emptied)
         worker = pool(through)
         async with worker:
             task_id = await store.enqueue(Task(f"{HERE}.write", (table, 1)))
@@ -254,11 +256,11 @@ async def _stale(worker: AsyncWorkerPool, times: int) -> bool:
 
 
 async def test_a_connection_that_is_cut_before_the_end_costs_no_attempt(
-    postgres_dsn: str, schema: str
+    postgres_dsn: str, emptied: str
 ) -> None:
     async with (
-        table_in(postgres_dsn, schema) as (conn, table),
-        PostgresStorage(postgres_dsn, schema=schema) as store,
+        table_in(postgres_dsn, emptied) as (conn, table),
+        PostgresStorage(postgres_dsn, schema=emptied) as store,
     ):
         GO[table], GO[f"{table} is written"] = asyncio.Event(), asyncio.Event()
         async with pool(store.clone()):
@@ -271,14 +273,14 @@ async def test_a_connection_that_is_cut_before_the_end_costs_no_attempt(
         assert (result.status, await numbers(conn, table), RUNS) == (TaskStatus.SUCCESS, [1], [1, 1])
 
 
-async def test_a_store_that_is_away_when_it_begins_costs_no_attempt(postgres_dsn: str, schema: str) -> None:
+async def test_a_store_that_is_away_when_it_begins_costs_no_attempt(postgres_dsn: str, emptied: str) -> None:
     async with (
-        table_in(postgres_dsn, schema) as (conn, table),
-        PostgresStorage(postgres_dsn, schema=schema) as store,
+        table_in(postgres_dsn, emptied) as (conn, table),
+        PostgresStorage(postgres_dsn, schema=emptied) as store,
         proxied(postgres_dsn) as network,
     ):
         network.lose_answers("BEGIN ISOLATION", 3)
-        async with pool(PostgresStorage(network.dsn, schema=schema)):
+        async with pool(PostgresStorage(network.dsn, schema=emptied)):
             task_id = await store.enqueue(Task(f"{HERE}.write", (table, 1), max_retries=0))
             result = await store.wait_result(task_id)
         assert result is not None
@@ -286,10 +288,10 @@ async def test_a_store_that_is_away_when_it_begins_costs_no_attempt(postgres_dsn
         assert await numbers(conn, table) == [1]
 
 
-async def test_more_bodies_than_connections_all_end(postgres_dsn: str, schema: str) -> None:
+async def test_more_bodies_than_connections_all_end(postgres_dsn: str, emptied: str) -> None:
     async with (
-        table_in(postgres_dsn, schema) as (conn, table),
-        PostgresStorage(postgres_dsn, schema=schema) as store,
+        table_in(postgres_dsn, emptied) as (conn, table),
+        PostgresStorage(postgres_dsn, schema=emptied) as store,
     ):
         await store.enqueue_many([Task(f"{HERE}.write", (table, number)) for number in range(60)])
         async with pool(store.clone(), concurrency=40):
@@ -297,8 +299,8 @@ async def test_more_bodies_than_connections_all_end(postgres_dsn: str, schema: s
         assert len(set(PIDS)) <= 16
 
 
-async def test_what_a_body_leaves_on_its_connection_meets_nobody(postgres_dsn: str, schema: str) -> None:
-    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+async def test_what_a_body_leaves_on_its_connection_meets_nobody(postgres_dsn: str, emptied: str) -> None:
+    async with PostgresStorage(postgres_dsn, schema=emptied) as store:
         async with pool(store.clone(), concurrency=1):
             first, second = [
                 await store.wait_result(await store.enqueue(Task(f"{HERE}.leave_things_behind", ("x",))))
@@ -310,10 +312,10 @@ async def test_what_a_body_leaves_on_its_connection_meets_nobody(postgres_dsn: s
         assert first.result[1] == 0
 
 
-async def test_a_stop_waits_for_the_commit_and_nothing_is_left_open(postgres_dsn: str, schema: str) -> None:
+async def test_a_stop_waits_for_the_commit_and_nothing_is_left_open(postgres_dsn: str, emptied: str) -> None:
     async with (
-        table_in(postgres_dsn, schema) as (conn, table),
-        PostgresStorage(postgres_dsn, schema=schema) as store,
+        table_in(postgres_dsn, emptied) as (conn, table),
+        PostgresStorage(postgres_dsn, schema=emptied) as store,
     ):
         await store.enqueue_many([Task(f"{HERE}.write", (table, number)) for number in range(8)])
         worker = pool(store.clone(), concurrency=8)
@@ -340,15 +342,15 @@ async def test_other_stores_say_so() -> None:
 
 
 async def test_a_suspect_that_asks_for_it_runs_in_its_worker_after_all(
-    postgres_dsn: str, schema: str
+    postgres_dsn: str, emptied: str
 ) -> None:
     """What survived the death of its worker runs in a process of its own, where no connection is."""
     async with (
-        table_in(postgres_dsn, schema) as (conn, table),
-        PostgresStorage(postgres_dsn, schema=schema) as store,
+        table_in(postgres_dsn, emptied) as (conn, table),
+        PostgresStorage(postgres_dsn, schema=emptied) as store,
     ):
         task_id = await store.enqueue(Task(f"{HERE}.write", (table, 1), max_retries=0, timeout=30))
-        await conn.execute(f"UPDATE {quoted(schema)}.task SET suspicions = 1")
+        await conn.execute(f"UPDATE {quoted(emptied)}.task SET suspicions = 1")
         async with pool(store.clone(), process_pool=ProcessPool(0, 1)):
             result = await store.wait_result(task_id)
         assert result is not None

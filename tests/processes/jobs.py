@@ -133,6 +133,26 @@ def lets_it_speak(ctx: Context, file: str) -> None:
         time.sleep(0.002)
 
 
+@q.task(executor="process", queue="cpu")
+def holds(file: str) -> int:
+    """Goes on until the file is there; its parent is the process that made it."""
+    note(f"{file}.begun", str(os.getppid()))
+    while not os.path.exists(file):
+        time.sleep(0.005)
+    return os.getpid()
+
+
+@q.task(executor="process", queue="cpu")
+def grows(file: str, size_mib: int) -> str:
+    """Takes memory, the first time only, and waits for what becomes of it."""
+    if not os.path.exists(file):
+        Path(file).touch()
+        block = bytearray(os.urandom(1 << 20) * size_mib)
+        time.sleep(60)
+        del block
+    return "small"
+
+
 @q.task(max_retries=0)
 def wants_a_transaction(ctx: Context) -> None:
     ctx.transaction()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -329,6 +330,56 @@ def test_an_application_travels_as_its_address(tmp_path: Path) -> None:
     assert (twin_storage.path, twin_storage.result_ttl_s) == (storage.path, 7)
     with pytest.raises(UnserializableArgument, match="no address"):
         pickle.dumps(OmniQ(MemoryStorage()))
+
+
+async def test_a_killed_template_costs_each_task_one_loss(app: OmniQ, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    begun = tmp_path / "gate.begun"
+
+    def makers() -> list[int]:
+        return [int(line.split()[0]) for line in begun.read_text().splitlines()] if begun.exists() else []
+
+    async with ProcessPool(2, 2) as processes, working(app, process_pool=processes, concurrency=4):
+        handles = [await jobs.holds.aenqueue(str(gate)) for _ in range(2)]
+        await until(lambda: len(makers()) == 2, within_s=WITHIN_S)
+        os.kill(makers()[0], signal.SIGKILL)
+        await until(lambda: len(makers()) == 4, within_s=WITHIN_S)
+        gate.touch()
+        for handle in handles:
+            assert await handle.aresult(timeout=WITHIN_S) != os.getpid()
+            task = await (await app.astorage()).get_task(handle.id)
+            assert task is not None
+            assert (task.losses, task.attempts, task.epoch) == (1, 0, 2)
+    assert len(set(makers())) == 2, "another template made the second ones"
+
+
+async def test_a_body_over_the_memory_ceiling_is_killed_and_says_so(app: OmniQ, tmp_path: Path) -> None:
+    limit = 256 << 20
+    async with ProcessPool(1, 1, worker_memory=limit) as processes, working(app, process_pool=processes):
+        handle = await jobs.grows.aenqueue(str(tmp_path / "grown"), 400)
+        assert await handle.aresult(timeout=WITHIN_S) == "small"
+        history = await (await app.astorage()).history(handle.id)
+    [run] = history
+    assert run.outcome == "died"
+    assert "more than 256 MiB" in str(run.error)
+
+
+async def test_a_stop_waits_for_bodies_in_processes(app: OmniQ, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with app:
+        pool = app.async_worker(poll_interval=0.05)
+        await pool.start()
+        handle = await jobs.holds.aenqueue(str(gate))
+        await until((tmp_path / "gate.begun").exists, within_s=WITHIN_S)
+        stopping = asyncio.ensure_future(pool.stop())
+        await asyncio.sleep(0.05)
+        assert not stopping.done()
+        gate.touch()
+        await stopping
+        assert await handle.aresult(timeout=WITHIN_S) != os.getpid()
+        task = await (await app.astorage()).get_task(handle.id)
+    assert task is not None
+    assert (task.status, task.epoch) == (TaskStatus.SUCCESS, 1)
 
 
 # --- suspects --------------------------------------------------------------------------------------

@@ -6,14 +6,22 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+T = TypeVar("T")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def apart(work: Callable[[], T]) -> T:
+    """Do it in a thread of its own: the browser's driver has an event loop in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(work).result()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A SQLite store with as many tasks as wanted, made by SQL from one real task: enqueueing them would take minutes."""
+"""A SQLite store with as many tasks as wanted, made by SQL from a real one: enqueueing takes minutes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def fill(database: Path, how_many: int) -> None:
         conn.execute("PRAGMA synchronous = OFF")
         conn.execute("PRAGMA cache_size = -200000")
         indexes = conn.execute(
-            "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = 'omniq_task' AND sql IS NOT NULL"
+            "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = 'omniq_task' "
+            "AND sql IS NOT NULL"
         ).fetchall()
         conn.execute("BEGIN")
         for name, _ in indexes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from types import FrameType
 
 import click
 
@@ -64,8 +65,14 @@ def dashboard(
     shown = f"[{host}]" if ":" in host else host
     sys.stdout.write(f"dashboard on http://{shown}:{listening.getsockname()[1]}/ (Ctrl-C ends it)\n")
     sys.stdout.flush()
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
-    uvicorn.Server(config).run(sockets=[listening])
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5, server_header=False)
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            app.live.end_soon()
+            super().handle_exit(sig, frame)
+
+    Server(config).run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -74,6 +81,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host.strip("[]"), port))
+        listening.listen(128)
     except OSError as exc:
         listening.close()
         raise CommandFailed(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +12,7 @@ from omniq.cli.options import POSITIVE
 from omniq.cli.store import find_store, url_option
 
 if TYPE_CHECKING:
-    from omniq.logic.health import Backlog, Health
+    from omniq.logic.health import Health
     from omniq.storage.base import BaseStorage
 
 
@@ -63,40 +61,13 @@ async def _look(storage: BaseStorage, lease_s: float) -> Health:
     import asyncio
 
     from omniq.errors import OmniqError
-    from omniq.logic.health import Health
+    from omniq.logic.health import Health, judge
+    from omniq.storage.facts import vital_signs
 
     try:
         async with asyncio.timeout(lease_s), storage:
-            return await _judged(storage, lease_s)
+            return judge(*await vital_signs(storage), late_after_s=lease_s)
     except TimeoutError:
         return Health(False, (f"the store has not answered for {lease_s:g} s",))
     except OmniqError as exc:
         return Health(False, (f"the store does not answer: {exc}",))
-
-
-async def _judged(storage: BaseStorage, lease_s: float) -> Health:
-    from omniq.logic.health import Beat, judge
-
-    now = datetime.now(UTC)
-    workers = [
-        Beat(one.id, one.queues, one.seen_at, one.concurrency, one.in_flight)
-        for one in await storage.workers()
-    ]
-    backlogs = await _backlogs(storage, now - timedelta(seconds=lease_s))
-    return judge(backlogs, workers, now, late_after_s=lease_s)
-
-
-async def _backlogs(storage: BaseStorage, lately: datetime) -> list[Backlog]:
-    """What has been due since before `lately`, and how often something ended in its queue since then."""
-    from omniq.logic.health import Backlog
-
-    late: dict[str, datetime] = {}
-    for head in await storage.heads():
-        if head.due_at <= lately:
-            late[head.queue] = min(head.due_at, late.get(head.queue, head.due_at))
-    paused = await storage.paused()
-    ended: Counter[str] = Counter()
-    for tally in await storage.tallies():
-        if tally.minute >= lately.replace(second=0, microsecond=0):
-            ended[tally.queue] += tally.succeeded + tally.given_up + tally.stopped + tally.retried
-    return [Backlog(queue, queue in paused, due_at, ended[queue]) for queue, due_at in late.items()]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import array
 import copyreg
+import ctypes
 import math
 import mmap
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from omniq.pool import calls, child
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 # A smaller one is cheaper inside the pickle than beside it.
 SMALLEST_BYTES: Final = 64 * 1024
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
+KEPT_BYTES: Final = 32 * 1024**2
 
 
 def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = float) -> np.ndarray[Any, Any]:
@@ -41,8 +45,21 @@ def prepare(init: Callable[[], Any] | None) -> None:
     """Runs once in each worker, before its first call."""
     for kind in (memoryview, array.array, mmap.mmap):
         copyreg.pickle(kind, _reduced)
+    keep_memory()
     if init is not None:
         init()
+
+
+def keep_memory() -> None:
+    """Ask the C library to keep what was freed, as far as it can be asked.
+
+    A worker makes arrays of some 100 KiB, one like the other, and frees them. By default each goes back to
+    the system and comes again page by page: decoding a picture took 145 page faults and 1.6 times as long.
+    """
+    with suppress(AttributeError, OSError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
+        libc.mallopt(M_TRIM_THRESHOLD, 2 * KEPT_BYTES)
 
 
 def _reduced(value: Any) -> tuple[Any, ...]:

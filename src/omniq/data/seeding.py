@@ -5,6 +5,7 @@ Before each sample the generators that datasets draw from are set: `random`, `nu
 
 from __future__ import annotations
 
+import _random
 import hashlib
 import random
 import sys
@@ -33,8 +34,13 @@ def seed_of(base: int, key: object, position: int) -> int:
     return mixed ^ (mixed >> 31)
 
 
+_plain: Any = getattr(random.seed, "__self__")  # noqa: B009 - what the functions of the module draw from
+
+
 def set_chance(number: int) -> None:
-    random.seed(number)
+    """For every sample, so it must be quick: `random.seed` does the same through a wrapper."""
+    _random.Random.seed(_plain, number)
+    _plain.gauss_next = None
     np.random.seed(number & 0xFFFFFFFF)
     torch: Any = sys.modules.get("torch")
     if torch is not None:

@@ -60,18 +60,23 @@ def judge(
             notes.append(f"worker {worker.id} has not been heard of {_since(worker.seen_at, now)}")
     for backlog in sorted(backlogs, key=lambda one: one.queue):
         waited_s = waits_s(backlog, now)
+        serving = [worker for worker in living if serves(worker, backlog.queue)]
         if backlog.paused:
             notes.append(f"queue {backlog.queue} is paused")
-        elif waited_s is not None and not any(serves(worker, backlog.queue) for worker in living):
+        elif waited_s is None or waited_s <= late_after_s:
+            continue
+        elif not serving:
             problems.append(
                 f"queue {backlog.queue}: no living worker serves it, and a task has waited {_span(waited_s)}"
             )
-        elif waited_s is not None and waited_s > late_after_s and backlog.ended == 0:
+        elif backlog.ended:
+            notes.append(f"queue {backlog.queue}: {_span(waited_s)} behind, but it moves")
+        elif all(worker.in_flight >= worker.concurrency for worker in serving):
+            notes.append(f"queue {backlog.queue}: {_span(waited_s)} behind, every slot has a long run in it")
+        else:
             problems.append(
                 f"queue {backlog.queue}: nothing ends, and the oldest due task has waited {_span(waited_s)}"
             )
-        elif waited_s is not None and waited_s > late_after_s:
-            notes.append(f"queue {backlog.queue}: {_span(waited_s)} behind, but it moves")
     return Health(not problems, tuple(problems), tuple(notes))
 
 

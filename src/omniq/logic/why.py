@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
@@ -107,7 +108,7 @@ def _waiting(facts: Facts) -> list[Reason]:
     if task.queue in facts.paused:
         reasons.append(Reason(Because.PAUSED, f"queue {task.queue} is paused", f"resume queue {task.queue}"))
     serving = [one for one in facts.workers if _lives(one, now) and _serves(one, task.queue)]
-    able = [one for one in serving if one.functions is None or task.func_path in one.functions]
+    able = [one for one in serving if _knows(one, task.func_path)]
     if not serving:
         reasons.append(
             Reason(
@@ -175,6 +176,11 @@ def _lives(worker: WorkerInfo, now: datetime) -> bool:
 
 def _serves(worker: WorkerInfo, queue: str) -> bool:
     return worker.queues is None or queue in worker.queues
+
+
+def _knows(worker: WorkerInfo, func_path: str) -> bool:
+    """It names its functions, and what else it may import as patterns; None is whatever can be imported."""
+    return worker.functions is None or any(fnmatchcase(func_path, name) for name in worker.functions)
 
 
 def _moment(moment: datetime | None) -> str:

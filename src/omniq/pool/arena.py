@@ -130,9 +130,13 @@ class Arena:
         return self._fd
 
     def close(self) -> None:
-        """Views that are still held stay valid."""
+        """Views that are still held stay valid. What nobody looks at is unmapped now."""
         self._close_file()
         self._fd = -1
+        for slot in (*self._coming_back, *(slot for slots in self._free.values() for slot in slots)):
+            slot.memory.release()
+            with suppress(BufferError):  # one mapping may be that of many slots
+                slot.map.close()
         self._free.clear()
         self._coming_back.clear()
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from omniq.storage.backend import Backend, Reserved
     from omniq.storage.memory import MemoryStorage
     from omniq.storage.postgres import PostgresStorage
+    from omniq.storage.redis import RedisStorage
     from omniq.storage.sqlite import SQLiteStorage
     from omniq.storage.url import open_storage
 
@@ -19,6 +20,7 @@ _HOMES = {
     "Reserved": "omniq.storage.backend",
     "MemoryStorage": "omniq.storage.memory",
     "PostgresStorage": "omniq.storage.postgres",
+    "RedisStorage": "omniq.storage.redis",
     "SQLiteStorage": "omniq.storage.sqlite",
     "open_storage": "omniq.storage.url",
 }
@@ -29,6 +31,7 @@ __all__ = [
     "Capabilities",
     "MemoryStorage",
     "PostgresStorage",
+    "RedisStorage",
     "Reserved",
     "SQLiteStorage",
     "open_storage",

@@ -9,9 +9,12 @@ from omniq.logic.health import Backlog, Beat
 from omniq.logic.why import Facts
 from omniq.storage.base import BaseStorage
 from omniq.storage.tallying import counted
+from omniq.task import WorkerInfo, replace
 
 # Health looks at what ended in this time, in whole minutes.
 HEALTH_WINDOW_S = 120.0
+# More than these are not asked one by one.
+MAX_WORKERS = 200
 
 
 async def facts_about(storage: BaseStorage, task_id: str) -> Facts:
@@ -26,9 +29,14 @@ async def facts_about(storage: BaseStorage, task_id: str) -> Facts:
         storage.clock.now(),
         tuple(await storage.history(task_id)),
         frozenset(await storage.paused()),
-        tuple(await storage.workers()),
+        tuple([await _with_slots(storage, worker) for worker in (await storage.workers())[:MAX_WORKERS]]),
         await storage.ahead(task_id),
     )
+
+
+async def _with_slots(storage: BaseStorage, worker: WorkerInfo) -> WorkerInfo:
+    """What it holds by the store's own account: its latest beat may be seconds old."""
+    return replace(worker, in_flight=len(await storage.held(worker.id)))
 
 
 async def vital_signs(storage: BaseStorage) -> tuple[list[Backlog], list[Beat], datetime]:

@@ -12,8 +12,7 @@ from omniq.task import shown
 
 _SECRET = re.compile(r"(//[^:@/?#]*):.*@")
 _SECRET_PARAMETER = re.compile(r"(?i)([?&](?:password|passwd|pwd|sslpassword|token)=)[^&#]*")
-_EXAMPLES = "memory://, sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user@host/database"
-_INSTALL = "write pip install 'omniq-tasks[postgres]'"
+_EXAMPLES = "memory://, sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user@host/database, redis://host"
 
 
 def open_storage(url: str, **options: Any) -> BaseStorage:
@@ -35,10 +34,17 @@ def open_storage(url: str, **options: Any) -> BaseStorage:
                 from omniq.storage.postgres import PostgresStorage
 
                 return PostgresStorage(url, **options)
+            case "redis" | "rediss" | "unix" | "valkey" | "valkeys":
+                from omniq.storage.redis import RedisStorage
+
+                return RedisStorage(url, **options)
             case _:
                 raise InvalidOption(f"no storage speaks {parts.scheme!r}; write one of {_EXAMPLES}")
     except ModuleNotFoundError as missing:
-        raise InvalidOption(f"{parts.scheme}:// needs the package {missing.name}; {_INSTALL}") from missing
+        extra = "postgres" if parts.scheme.startswith("postgres") else "redis"
+        raise InvalidOption(
+            f"{parts.scheme}:// needs the package {missing.name}; write pip install 'omniq-tasks[{extra}]'"
+        ) from missing
     except TypeError as wrong:
         raise InvalidOption(f"{parts.scheme}:// does not take these options: {wrong}") from wrong
 

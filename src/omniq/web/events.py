@@ -15,6 +15,7 @@ from omniq.web import redacting, shapes
 
 LOOK_EVERY_S: Final = 1.0
 MAX_WATCHERS: Final = 100
+LAST: Final = b""  # after this nothing comes
 
 
 class Live:
@@ -23,6 +24,7 @@ class Live:
     def __init__(self, storage: BaseStorage) -> None:
         self._storage = storage
         self._watchers: set[asyncio.Queue[bytes]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._looking: asyncio.Task[None] | None = None
         self._soon = asyncio.Event()
 
@@ -32,6 +34,11 @@ class Live:
 
     def look_soon(self) -> None:
         self._soon.set()
+
+    def end_soon(self) -> None:
+        """Let everybody go who watches: a server waits for them at its end. Also from a signal handler."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._send, LAST)
 
     async def stop(self) -> None:
         if self._looking is not None:
@@ -43,12 +50,13 @@ class Live:
         """Server-sent events, until the other side goes away."""
         mine: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
         self._watchers.add(mine)
+        self._loop = asyncio.get_running_loop()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(), name="omniq-dashboard-look")
         try:
             yield b"retry: 2000\n\n"
-            while True:
-                yield await mine.get()
+            while (frame := await mine.get()) != LAST:
+                yield frame
         finally:
             self._watchers.discard(mine)
 
@@ -59,15 +67,18 @@ class Live:
             if "error" in said:
                 event = "trouble"
             frame = f"event: {event}\ndata: ".encode() + msgspec.json.encode(said) + b"\n\n"
-            for watcher in self._watchers:
-                if watcher.full():  # slow: it gets the newest, not all
-                    watcher.get_nowait()
-                watcher.put_nowait(frame)
+            self._send(frame)
             try:
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await self._soon.wait()
             except TimeoutError:
                 pass
+
+    def _send(self, frame: bytes) -> None:
+        for watcher in self._watchers:
+            if watcher.full():  # slow: it gets the newest, not all
+                watcher.get_nowait()
+            watcher.put_nowait(frame)
 
     async def _seen(self) -> dict[str, Any]:
         try:

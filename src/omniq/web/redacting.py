@@ -46,7 +46,7 @@ def value(said: Any, depth: int = 0) -> Any:
     if depth >= MAX_DEPTH:
         return f"… {type(said).__name__}"
     if isinstance(said, Mapping):
-        return mapping(cast("Mapping[Any, Any]", said), depth)
+        return mapping(said, depth)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(said, list | tuple | set | frozenset):
         items = list(cast("Collection[Any]", said))
         shown = [value(one, depth + 1) for one in items[:MAX_ITEMS]]

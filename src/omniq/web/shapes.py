@@ -111,8 +111,9 @@ def worker(one: WorkerInfo, holding: Sequence[Task], now: datetime) -> dict[str,
         "pid": one.pid,
         "queues": one.queues,
         "concurrency": one.concurrency,
-        "in_flight": one.in_flight,
+        "in_flight": len(holding),  # by the store's own account: a beat may be seconds old
         "functions": None if one.functions is None else list(one.functions)[: redacting.MAX_ITEMS],
+        "loop_stalls": one.loop_stalls,
         "started_at": moment(one.started_at),
         "seen_at": moment(one.seen_at),
         "silent": one.seen_at is None or (now - one.seen_at).total_seconds() > SILENT_S,
@@ -192,7 +193,7 @@ async def overview(storage: BaseStorage) -> dict[str, Any]:
         "workers": {
             "known": len(workers),
             "slots": sum(one.concurrency for one in workers),
-            "busy": sum(one.in_flight for one in workers),
+            "busy": len(running.tasks),
         },
     }
 

@@ -17,6 +17,7 @@ from omniq import (
     WorkerPool,
     context,
 )
+from omniq.schedule import Schedule
 from omniq.storage import MemoryStorage, SQLiteStorage, open_storage
 
 q = OmniQ("memory://", result_ttl=timedelta(days=1), max_payload=1 << 20)
@@ -78,6 +79,12 @@ async def asynchronous() -> None:
     await q.aenqueue_many([send.call("a"), send.call("b", body="c")])
     async with q.async_worker(concurrency=2, max_retry_delay=60):
         pass
+
+
+async def schedules() -> None:
+    assert_type(q.schedule("a", send.call("ann"), every=timedelta(minutes=5)), Schedule)
+    await q.aschedule("b", fetch.call("x"), cron="*/5 * * * *", tz="Europe/Berlin", overlap="skip")
+    q.limit_queue("mail", max_depth=None)
 
 
 async def seeds() -> None:

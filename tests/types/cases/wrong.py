@@ -97,3 +97,11 @@ def workers() -> None:
     OmniQ(7)  # refused
     OmniQ(max_payload="1 MiB")  # refused
     Task("a.b", priority="high")  # refused
+
+
+def schedules() -> None:
+    q.schedule("a", send, every=5)  # refused
+    q.schedule("a", send.call("ann"), every="5")  # refused
+    q.schedule("a", send.call("ann"), cron="* * * * *", catch_up="some")  # refused
+    q.schedule("a", send.call("ann"), evry=5)  # refused
+    q.limit_queue("mail", "many")  # refused

@@ -223,7 +223,7 @@ async function task(view) {
 
 function workerCard(one, wanted) {
   return h("section", { class: `card worker ${one.silent ? "silent" : ""} ${one.id === wanted ? "wanted" : ""}`, dataset: { worker: one.id } },
-    h("div", { class: "row" }, h("h2", {}, one.name), one.silent ? pill("silent") : pill("alive"),
+    h("div", { class: "row" }, h("h2", {}, one.name), one.silent ? pill("silent") : pill("alive"), one.loop_stalls ? h("span", { class: "pill failed", title: "its log has the stack of what blocked it" }, `loop blocked ${one.loop_stalls}×`) : null,
       h("span", { class: "note" }, `${one.host}, pid ${one.pid}, up ${since(one.started_at)}, heard of ${ago(one.seen_at)}`)),
     h("p", { class: "note" }, h("code", {}, one.id)),
     h("div", { class: "row" }, meter(one.in_flight, one.concurrency), h("span", { class: "note" }, `${one.in_flight} of ${one.concurrency} slots`)),

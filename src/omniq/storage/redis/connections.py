@@ -1,0 +1,196 @@
+"""Calls to the server: scripts by their digest, one connection for all of them, a new one when it breaks.
+
+Nothing is kept on a connection, so any will do: who was told `StoreUnavailable` only has to call again. Where
+the server syncs its file only once a second, writes share their waits: a second connection writes a mark and
+waits until the disk has it, and with it everything that was written before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from hiredis import ReplyError
+from loguru import logger
+
+from omniq.errors import StoreUnavailable
+from omniq.storage.redis.address import BORDER, Address
+from omniq.storage.redis.durability import Durability, ask, decide
+from omniq.storage.redis.errors import explained
+from omniq.storage.redis.scripts import Scripts
+from omniq.storage.redis.wire import ANSWER_TIMEOUT_S, Argument, Wire
+
+# So often a call follows its slot to another node of a Cluster.
+MOVES: Final = 3
+# After these the address may lead elsewhere: a failover.
+_ELSEWHERE: Final = ("READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED", "CLUSTERDOWN")
+
+
+class Server:
+    def __init__(self, address: Address, durability: Durability, scripts: Scripts) -> None:
+        self.address = address
+        self._durability: Durability = durability
+        self._scripts = scripts
+        self._wire: Wire | None = None
+        self._connecting = asyncio.Lock()
+        self._disk: Disk | None = None
+        self._warned: str | None = None
+
+    async def read(self, name: str, *arguments: Argument) -> Any:
+        """Run a script that changes nothing that anybody relies on."""
+        return await self._run(name, arguments)
+
+    async def write(self, name: str, *arguments: Argument) -> Any:
+        """Run a script; what it wrote is as durable as was asked for when this returns."""
+        reply = await self._run(name, arguments)
+        if self._disk is not None:
+            await self._disk.has_it()
+        return reply
+
+    async def command(self, *command: Argument) -> Any:
+        """A plain command; every key in it begins with the namespace."""
+        for _ in range(MOVES):
+            reply = await self._call(command)
+            if not self._moved(reply):
+                return self._checked(reply)
+        raise StoreUnavailable(f"{self.address.shown}: the cluster is moving these keys")
+
+    async def _run(self, name: str, arguments: tuple[Argument, ...]) -> Any:
+        script = self._scripts[name]
+        for _ in range(MOVES):
+            reply = await self._call((b"EVALSHA", script.sha, 1, self.address.prefix, *arguments))
+            if isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT"):
+                # The server is new, or has forgotten its scripts: it ran nothing.
+                reply = await self._call((b"EVAL", script.text, 1, self.address.prefix, *arguments))
+            if not self._moved(reply):
+                return self._checked(reply)
+        raise StoreUnavailable(f"{self.address.shown}: the cluster is moving these keys")
+
+    async def _call(self, command: tuple[Argument, ...]) -> Any:
+        wire = self._wire
+        if wire is None or not wire.is_open:
+            wire = await self._connect()
+        try:
+            return await wire.call(*command)
+        except BORDER as exc:
+            raise explained(exc, self.address.shown) from exc
+
+    def _moved(self, reply: Any) -> bool:
+        """In a Cluster: our slot is elsewhere, and so is everything of ours."""
+        if not isinstance(reply, ReplyError) or not str(reply).startswith("MOVED "):
+            return False
+        host, _, port = str(reply).split()[2].rpartition(":")
+        self.address.move_to(host, int(port))
+        self._drop()
+        return True
+
+    def _checked(self, reply: Any) -> Any:
+        if not isinstance(reply, ReplyError):
+            return reply
+        if str(reply).startswith(_ELSEWHERE):
+            self._drop()
+        raise explained(reply, self.address.shown)
+
+    async def _connect(self) -> Wire:
+        async with self._connecting:
+            if self._wire is not None and self._wire.is_open:
+                return self._wire
+            wire = await self.address.connect("work")
+            try:
+                await self._examine(wire)
+            except BORDER as exc:
+                wire.close()
+                raise explained(exc, self.address.shown) from exc
+            except BaseException:
+                wire.close()
+                raise
+            self._wire = wire
+            return wire
+
+    async def _examine(self, wire: Wire) -> None:
+        """At every connection: after a failover it may be another server."""
+        verdict = decide(await ask(wire), self._durability, self.address.shown)
+        if verdict.warning is not None and verdict.warning != self._warned:
+            logger.warning("{}", verdict.warning)
+        self._warned = verdict.warning
+        if verdict.waits and self._disk is None:
+            self._disk = Disk(self.address)
+        elif not verdict.waits and self._disk is not None:
+            await self._disk.stop()
+            self._disk = None
+
+    def _drop(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+
+    async def close(self) -> None:
+        wire = self._wire
+        self.abandon()
+        if self._disk is not None:
+            await self._disk.stop()
+        if wire is not None:
+            await wire.lost.wait()
+
+    def abandon(self) -> None:
+        """Its loop may have closed: only the socket can still be given back."""
+        self._drop()
+
+
+class Disk:
+    """Waits until the append-only file is on disk, for everybody who waits at that moment at once."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._waiting: list[asyncio.Future[None]] = []
+        self._keeper: asyncio.Task[None] | None = None
+        self._wire: Wire | None = None
+
+    async def has_it(self) -> None:
+        """Returns when everything that was written before this call is on disk."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(done)
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.create_task(self._keep(), name="omniq-disk")
+        await done
+
+    async def _keep(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            try:
+                await self._sync()
+            except Exception as exc:
+                for one in waiting:
+                    if not one.done():
+                        one.set_exception(exc)
+            else:
+                for one in waiting:
+                    if not one.done():
+                        one.set_result(None)
+
+    async def _sync(self) -> None:
+        if self._wire is None or not self._wire.is_open:
+            self._wire = await self._address.connect("disk")
+        try:
+            mark = self._wire.call("SET", self._address.prefix + b"disk", 1)
+            timeout_ms = int(ANSWER_TIMEOUT_S * 900)
+            _, reply = await asyncio.gather(mark, self._wire.call("WAITAOF", 1, 0, timeout_ms))
+        except BORDER as exc:
+            raise explained(exc, self._address.shown) from exc
+        if isinstance(reply, ReplyError):
+            raise explained(reply, self._address.shown)
+        if reply[0] < 1:
+            raise StoreUnavailable(
+                f"{self._address.shown}: its disk did not keep up; what was written may be lost"
+            )
+
+    async def stop(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+        for one in self._waiting:
+            one.cancel()
+        if self._wire is not None:
+            self._wire.close()
+            await self._wire.lost.wait()

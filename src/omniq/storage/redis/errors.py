@@ -1,0 +1,44 @@
+"""From what the server or the network says to what OmniQ raises, once. Never with a password in it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hiredis import ReplyError
+
+from omniq.errors import CorruptRecord, OmniqError, StoreError, StoreUnavailable
+
+# What passes by itself, or when somebody has repaired the server: repeat the call as it is.
+_AWAY: Final = {
+    "OOM": "its memory is full (maxmemory, noeviction): new tasks are refused until workers made room",
+    "MISCONF": "it cannot write to its disk and refuses to change anything",
+    "READONLY": "it is a replica; after a failover the address leads to the new primary",
+    "LOADING": "it is still loading its data",
+    "BUSY": "a script of somebody else keeps it busy",
+    "MASTERDOWN": "it is a replica that has lost its primary",
+    "CLUSTERDOWN": "the cluster is down",
+    "TRYAGAIN": "the cluster is moving these keys",
+    "NOREPLICAS": "too few replicas are there for it to accept writes",
+    "UNBLOCKED": "it became a replica while it was asked",
+    "NOAUTH": "it wants a password; write redis://:password@host or redis://user:password@host",
+    "WRONGPASS": "it refused the user or the password",
+    "ERR max": "it has no connection left (maxclients)",
+}
+
+
+def explained(exc: BaseException, where: str) -> OmniqError:
+    """`where` is the address as people may see it."""
+    if not isinstance(exc, ReplyError):
+        said = str(exc).strip().splitlines()
+        return StoreUnavailable(f"{where}: {said[0] if said else type(exc).__name__}")
+    text = str(exc)
+    for code, why in _AWAY.items():
+        if text.startswith(code):
+            return StoreUnavailable(f"{where}: {why} ({text.splitlines()[0][:120]})")
+    if text.startswith("NOPERM"):
+        return StoreError(
+            f"{where}: {text[:200]}; the user needs ~{{namespace}}:* &{{namespace}}:* +@all -@dangerous +info"
+        )
+    if text.startswith("WRONGTYPE"):
+        return CorruptRecord(f"{where}: a key of this namespace belongs to something else: {text[:200]}")
+    return StoreError(f"{where}: {text[:300]}")

@@ -1,0 +1,162 @@
+#!lua flags=allow-oom
+-- Settle what has ended, then hand out at most `limit` due tasks. Both may run where memory is full: they make room.
+-- ARGV: token, success_ttl, failure_ttl, how many settlements, those; then, if there is a claim: worker, claim_id,
+-- limit, lease, isolates, scarce_limit, how many scarce queues, those, how many queues (-1: all), those
+-- Answers: {answers, something is due, something has ended, due in microseconds or -1, broken ids, id, state, body, ...}
+local PROMOTE, EXPIRY_ROUNDS = 1000, 20
+local token, success_ttl, failure_ttl, said = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local answers = settle(5, said, success_ttl, failure_ttl)
+local at = 5 + 3 * said
+local reply = { answers, 0, 0, -1, {} }
+
+local function rung()
+  ring(token)
+  reply[2], reply[3] = rang_due and 1 or 0, rang_result and 1 or 0
+  return reply
+end
+
+if not ARGV[at] then return rung() end
+local worker, claim_id, limit, lease = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+local isolates, scarce_left = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+local scarce, queues = {}, {}
+at = at + 6
+for _ = 1, tonumber(ARGV[at]) do
+  at = at + 1
+  scarce[ARGV[at]] = true
+end
+at = at + 1
+local wanted_queues = tonumber(ARGV[at])
+local names = wanted_queues < 0 and redis.call('SMEMBERS', ns .. 'queues') or { unpack(ARGV, at + 1, at + wanted_queues) }
+local paused, seen = {}, {}
+for _, name in ipairs(redis.call('SMEMBERS', ns .. 'paused')) do paused[name] = true end
+for _, name in ipairs(names) do
+  if not paused[name] and not seen[name] then
+    seen[name], queues[#queues + 1] = true, name
+  end
+end
+
+-- What came due moves over; a bounded number for each queue, the rest with the next claim.
+local function promote()
+  for _, queue in ipairs(queues) do
+    local places = redis.call('ZRANGEBYSCORE', ns .. 'later:' .. queue, '-inf', score(now), 'LIMIT', 0, PROMOTE)
+    for _, where in ipairs(places) do
+      put_pair('ZADD', 'ready:' .. queue, 0, where)
+      put('ZREM', 'later:' .. queue, where)
+    end
+  end
+  flush()
+end
+
+-- Not a < b on the places: Lua compares text by the server's locale, and these are bytes.
+local function before(a, b)
+  if a.rank ~= b.rank then return a.rank < b.rank end
+  if a.high ~= b.high then return a.high < b.high end
+  if a.low ~= b.low then return a.low < b.low end
+  return a.seq < b.seq
+end
+
+local function heads(wanted)
+  local found = {}
+  for _, queue in ipairs(queues) do
+    local most = scarce[queue] and math.min(wanted, scarce_left) or wanted
+    local places = most > 0 and redis.call('ZRANGE', ns .. 'ready:' .. queue, 0, most - 1) or {}
+    for _, where in ipairs(places) do
+      local rank, high, low, seq = struct.unpack('>BI4I4I8', where)
+      found[#found + 1] = { rank = rank, high = high, low = low, seq = seq, id = string.sub(where, 18), queue = queue,
+        where = where }
+    end
+  end
+  if #queues > 1 then table.sort(found, before) end
+  local picked, share = {}, scarce_left
+  for _, head in ipairs(found) do
+    if #picked == wanted then break end
+    if not scarce[head.queue] then
+      picked[#picked + 1] = head
+    elseif share > 0 then
+      picked[#picked + 1], share = head, share - 1
+    end
+  end
+  return picked
+end
+
+local claimed = {}
+local function take(picked)
+  local ids = {}
+  for i, head in ipairs(picked) do ids[i] = head.id end
+  local tasks, until_ = load(ids), score(now + lease)
+  for _, head in ipairs(picked) do
+    local t = tasks[head.id]
+    if not t or t.status ~= PENDING then
+      put('ZREM', 'ready:' .. head.queue, head.where)
+      if not t then put_aside(head.id, 'ready:' .. head.queue) end
+      table.insert(reply[5], head.id)
+    elseif is_expired(t) then
+      expire(t, failure_ttl)
+    elseif t.has_eta == 1 and moment(t.due) > now then -- the clock was set back since it came due
+      put('ZREM', 'ready:' .. head.queue, head.where)
+      put_pair('ZADD', 'later:' .. head.queue, score(moment(t.due)), head.where)
+    else
+      put('ZREM', 'ready:' .. head.queue, head.where)
+      if t.expires ~= NEVER then put('ZREM', 'expiring', t.id) end
+      t.status, t.epoch, t.owner, t.claim_id, t.started = RUNNING, t.epoch + 1, worker, claim_id, now
+      t.isolates, t.progress = isolates, ''
+      put_pair('ZADD', 'running', until_, t.id)
+      put('SADD', 'own:' .. worker, t.id)
+      save(t)
+      claimed[#claimed + 1] = t
+      if scarce[head.queue] then scarce_left = scarce_left - 1 end
+    end
+  end
+  flush()
+end
+
+-- When the next one comes up, so that the worker sleeps no longer. Queues with nothing left are looked at no more.
+local function next_look()
+  local soonest = -1
+  for _, queue in ipairs(queues) do
+    local share = not scarce[queue] or scarce_left > 0
+    local first = redis.call('ZRANGE', ns .. 'later:' .. queue, 0, 0, 'WITHSCORES')
+    local ready = redis.call('EXISTS', ns .. 'ready:' .. queue) == 1
+    if not first[1] and not ready then redis.call('SREM', ns .. 'queues', queue) end
+    local due_in = share and (ready and 0 or first[2] and math.max(0, tonumber(first[2]) - now))
+    if due_in and (soonest < 0 or due_in < soonest) then soonest = due_in end
+  end
+  return soonest
+end
+
+local function in_order()
+  for _, t in ipairs(claimed) do t.high, t.low = struct.unpack('>I4I4', t.due) end
+  table.sort(claimed, before)
+end
+
+local marker = ns .. 'claim:' .. #worker .. ':' .. worker .. ':' .. claim_id
+if redis.call('EXISTS', marker) == 1 then
+  for _, t in pairs(load(redis.call('SMEMBERS', ns .. 'own:' .. worker))) do
+    if t.status == RUNNING and t.owner == worker and t.claim_id == claim_id then claimed[#claimed + 1] = t end
+  end
+  in_order()
+  reply[4] = 0
+end
+if #claimed == 0 then
+  promote()
+  local more = true -- whether there may be more right away
+  for round = 1, EXPIRY_ROUNDS do
+    local wanted, had = limit - #claimed, #claimed
+    local picked = wanted > 0 and heads(wanted) or {}
+    take(picked)
+    if round > 1 then in_order() end -- a scarce one may come up behind an expired one
+    more = #picked == wanted or #claimed - had < #picked -- expired ones, say, took a place
+    if not more or #claimed >= limit then break end
+  end
+  if #claimed > 0 then redis.call('SET', marker, 1, 'PX', math.ceil(lease / 1000)) end
+  reply[4] = more and 0 or next_look()
+end
+local ids = {}
+for i, t in ipairs(claimed) do ids[i] = t.id end
+local bodies = many('HMGET', ns .. 'body', ids)
+for i, t in ipairs(claimed) do
+  reply[#reply + 1] = t.id
+  reply[#reply + 1] = encode(t)
+  reply[#reply + 1] = bodies[i] or ''
+end
+return rung()

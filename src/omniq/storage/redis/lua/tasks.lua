@@ -1,0 +1,156 @@
+-- What every script begins with: the keys, a task's record, and how a batch becomes a handful of commands.
+-- KEYS[1] is the namespace as a hash tag and a colon, "{omniq}:". Every key begins with it, so that all of them are in
+-- one slot of a Cluster and a script may reach each of them.
+--
+--   state    hash id -> the record below           body     hash id -> digest, the call, all else
+--   order    zset ids by order of enqueueing       count    hash status:queue -> how many are there
+--   ready:Q  zset of places, all with score 0: bytes are in the order of claims
+--   later:Q  zset of places by the moment they are due, for what is not due yet
+--   expiring zset of waiting ids by expires_at     running  zset of running ids by the end of their lease
+--   own:W    set of what worker W holds            claim:W:C   claim C of W handed something out; goes by itself
+--   ended    zset of final ids by prune_at         runs:ID  list of closed runs, newest first
+--   unique   hash unique key -> id                 gone:ID  digest of a deleted task, until when; goes by itself
+--   queues   set of those with something waiting   paused   set of queues
+--   limits   hash queue -> how many may wait
+--   parcel   list: what was taken out and not dropped yet    receipts  set of parcels that came in
+--   tally:M  hash column:queue -> what changed in minute M (0: what is older)   minutes  zset of those
+--   timings  list of the latest that succeeded, newest first
+--   broken   hash id -> what stood in an index but could not be read
+--   workers  hash id -> JSON                       seen     zset of their ids by their last beat
+--   schedules  hash name -> revision, record       ticks    zset of their names by the next tick
+--
+-- A moment is microseconds since 1970. Doubles hold them exactly until 2255; what people choose themselves (eta,
+-- expires_at) may lie beyond, so it is kept as eight bytes whose order is that of time and only compared as a double.
+local ns = KEYS[1]
+local PENDING, RUNNING, SUCCESS, FAILED, CANCELLED, NONE = 0, 1, 2, 3, 4, 255
+local CHUNK = 1000
+local NEVER = string.rep('\0', 8)
+local LAST = 253402300799999968 -- the last moment that Python can name, as a double
+-- status, cancel requested, isolates, eta was given, 9 - priority, status of the result; epoch, attempts, losses,
+-- suspicions, max_losses; seq; due, expires_at; enqueued, started, finished, result and prune moments; result_ttl;
+-- then the texts: queue, owner, claim_id, unique_key, progress, error, result
+local FORMAT = '>BBBBBBI4I4I4I4I4I8c8c8I8I8I8I8I8dI2c0I2c0I2c0I2c0I2c0I4c0I4c0'
+local SHORTEST = 6 + 5 * 4 + 8 + 16 + 5 * 8 + 8 + 5 * 2 + 2 * 4
+
+local function raw_moment(at)
+  at = math.min(at, LAST)
+  local high = math.floor(at / 4294967296)
+  return struct.pack('>I4I4', high + 2147483648, at - high * 4294967296)
+end
+
+local function moment(raw)
+  local high, low = struct.unpack('>I4I4', raw)
+  return (high - 2147483648) * 4294967296 + low
+end
+
+local function decode(id, raw)
+  if not raw or #raw < SHORTEST then return nil end
+  local t = { id = id }
+  local fits = pcall(function()
+    t.status, t.cancel, t.isolates, t.has_eta, t.rank, t.result_status, t.epoch, t.attempts, t.losses, t.suspicions,
+      t.max_losses, t.seq, t.due, t.expires, t.enqueued, t.started, t.finished, t.result_at, t.prune_at, t.result_ttl,
+      t.queue, t.owner, t.claim_id, t.key, t.progress, t.error, t.result = struct.unpack(FORMAT, raw)
+  end)
+  if not fits or t.status > CANCELLED then return nil end
+  t.as_found = t.status
+  return t
+end
+
+local function encode(t)
+  return struct.pack(FORMAT, t.status, t.cancel, t.isolates, t.has_eta, t.rank, t.result_status, t.epoch, t.attempts,
+    t.losses, t.suspicions, t.max_losses, t.seq, t.due, t.expires, t.enqueued, t.started, t.finished, t.result_at,
+    t.prune_at, t.result_ttl, #t.queue, t.queue, #t.owner, t.owner, #t.claim_id, t.claim_id, #t.key, t.key,
+    #t.progress, t.progress, #t.error, t.error, #t.result, t.result)
+end
+
+-- `unpack` fails above about 8,000 values.
+local function many(command, key, fields)
+  local found = {}
+  for first = 1, #fields, CHUNK do
+    local last = math.min(first + CHUNK - 1, #fields)
+    local part = key and redis.call(command, key, unpack(fields, first, last))
+      or redis.call(command, unpack(fields, first, last))
+    for i = 1, last - first + 1 do found[first + i - 1] = part[i] end
+  end
+  return found
+end
+
+local function load(ids)
+  local tasks, raw = {}, many('HMGET', ns .. 'state', ids)
+  for i, id in ipairs(ids) do tasks[id] = tasks[id] or decode(id, raw[i]) end
+  return tasks
+end
+
+local function pairs_of(flat)
+  local found = {}
+  for i = 1, #flat, 2 do found[flat[i]] = flat[i + 1] end
+  return found
+end
+
+local function load_one(id)
+  return decode(id, redis.call('HGET', ns .. 'state', id))
+end
+
+-- What a script wants to write, gathered per command and key: a batch is a handful of commands, whatever its size.
+local writes, order = {}, {}
+local function into(command, key, width)
+  local slot = command .. key
+  local w = writes[slot]
+  if not w then
+    w = { command = command, key = ns .. key, step = CHUNK * width, n = 0 }
+    writes[slot] = w
+    order[#order + 1] = w
+  end
+  return w
+end
+
+local function put(command, key, value)
+  local w = into(command, key, 1)
+  local n = w.n + 1
+  w[n], w.n = value, n
+end
+
+local function put_pair(command, key, first, second)
+  local w = into(command, key, 2)
+  local n = w.n
+  w[n + 1], w[n + 2], w.n = first, second, n + 2
+end
+
+-- How many there are in each status, and what happened, by minute. The first columns of a tally are the statuses.
+local ENQUEUED, SUCCEEDED, GIVEN_UP, STOPPED, RETRIED, LOST = 5, 6, 7, 8, 9, 10
+local ARRIVED = { [SUCCESS] = SUCCEEDED, [FAILED] = GIVEN_UP, [CANCELLED] = STOPPED }
+local MINUTE_US = 60000000
+local counted, tallied = {}, {}
+local function tally(column, queue, by)
+  local field = column .. ':' .. queue
+  tallied[field] = (tallied[field] or 0) + by
+end
+
+local function count(status, queue, by)
+  local field = status .. ':' .. queue
+  counted[field] = (counted[field] or 0) + by
+  tally(status, queue, by)
+end
+
+local function add_up(key, changes)
+  for field, by in pairs(changes) do
+    if by ~= 0 and redis.call('HINCRBY', ns .. key, field, by) == 0 then redis.call('HDEL', ns .. key, field) end
+  end
+end
+
+local function flush()
+  for _, w in ipairs(order) do
+    for first = 1, w.n, w.step do
+      redis.call(w.command, w.key, unpack(w, first, math.min(first + w.step - 1, w.n)))
+    end
+  end
+  add_up('count', counted)
+  if next(tallied) then
+    local minute = string.format('%.0f', math.floor(now / MINUTE_US))
+    redis.call('ZADD', ns .. 'minutes', minute, minute)
+    add_up('tally:' .. minute, tallied)
+  end
+  writes, order, counted, tallied = {}, {}, {}, {}
+end
+
+local function score(at) return string.format('%.0f', at) end

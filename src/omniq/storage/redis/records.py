@@ -1,0 +1,337 @@
+"""A task and what Redis keeps of it, one as the other. Nothing here touches a connection.
+
+What never changes (the call and how to treat it) is two msgpack values, written once; what does change is a
+record of fixed fields and a few texts, whose layout lua/tasks.lua has too.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from omniq.errors import CorruptRecord
+from omniq.storage.rows import digest
+from omniq.task import (
+    TOP_PRIORITY,
+    Action,
+    Answer,
+    OnFailure,
+    Run,
+    RunOutcome,
+    Settlement,
+    StoredTask,
+    TaskError,
+    TaskStatus,
+    WorkerInfo,
+    replace,
+)
+
+STATUSES: Final[tuple[TaskStatus, ...]] = tuple(TaskStatus)
+NUMBERS: Final = {status: number for number, status in enumerate(STATUSES)}
+ACTIONS: Final = {action: number for number, action in enumerate(Action)}
+OUTCOMES: Final[tuple[RunOutcome, ...]] = tuple(RunOutcome)
+ANSWERS: Final = (Answer.HELD, Answer.ALREADY, Answer.STALE)
+DIGEST_BYTES: Final = 16
+NO_RESULT: Final = 255
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND: Final = timedelta(microseconds=1)
+
+# See FORMAT in lua/tasks.lua: the fixed fields, then five texts with two bytes of length and two with four.
+_FIXED: Final = struct.Struct(">6B5IQ8s8s5Qd")
+_SHORT: Final = struct.Struct(">H")
+_LONG: Final = struct.Struct(">I")
+_MOMENT: Final = struct.Struct(">Q")
+_META: Final = struct.Struct(">BBId8s8s")
+_SAID: Final = struct.Struct(">dBdI")
+_RUN: Final = struct.Struct(">IQQBH")
+_SECONDS: Final = struct.Struct(">d")
+_NEVER: Final = bytes(8)
+_ZERO: Final = 1 << 63
+_HAS_ETA, _ETA_IN, _EXPIRES, _EXPIRES_IN = 1, 2, 4, 8
+
+_to_json: Final = msgspec.json.Encoder()
+_to_msgpack: Final = msgspec.msgpack.Encoder()
+_read_error: Final = msgspec.json.Decoder(TaskError)
+_read_progress: Final = msgspec.json.Decoder(tuple[float, float | None])
+_read_worker: Final = msgspec.json.Decoder(WorkerInfo)
+
+
+class Call(Struct, frozen=True, array_like=True):
+    """What `on_conflict="replace"` exchanges."""
+
+    func_path: str
+    payload: bytes
+
+
+class Options(Struct, frozen=True, array_like=True):
+    """What a task keeps for life."""
+
+    interval: float | None
+    timeout: float | None
+    max_retries: int
+    headers: dict[str, str]
+    on_failure: OnFailure
+
+
+_read_call: Final = msgspec.msgpack.Decoder(Call)
+_read_options: Final = msgspec.msgpack.Decoder(Options)
+
+
+# --- moments -------------------------------------------------------------------------------------
+
+
+def microseconds(moment: datetime) -> int:
+    return (moment - EPOCH) // MICROSECOND
+
+
+def moment_of(value: int) -> datetime:
+    return EPOCH + timedelta(microseconds=value)
+
+
+def raw_moment(moment: datetime) -> bytes:
+    """Eight bytes whose order is that of time, also before 1970."""
+    return _MOMENT.pack(microseconds(moment) + _ZERO)
+
+
+def from_raw(raw: bytes) -> datetime:
+    return moment_of(_MOMENT.unpack(raw)[0] - _ZERO)
+
+
+def _or_none(value: int) -> datetime | None:
+    return moment_of(value) if value else None
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read_task(task_id: bytes, state: bytes | None, body: bytes | None) -> StoredTask:
+    """A whole task. Raises `CorruptRecord` where one half is missing or makes no sense."""
+    try:
+        if not state or not body:
+            raise ValueError("its record is gone" if not state else "its body is gone")
+        [length] = _LONG.unpack_from(body, DIGEST_BYTES)
+        call_end = DIGEST_BYTES + _LONG.size + length
+        call = _read_call.decode(body[call_end - length : call_end])
+        return _read_task(task_id.decode(), state, call, _read_options.decode(body[call_end:]))
+    except (ValueError, IndexError, OverflowError, struct.error, msgspec.MsgspecError) as exc:
+        raise CorruptRecord(
+            f"the record of task {task_id.decode(errors='replace')!a} makes no sense: {exc}"
+        ) from exc
+
+
+def _read_task(task_id: str, state: bytes, call: Call, options: Options) -> StoredTask:
+    fixed: tuple[Any, ...] = _FIXED.unpack_from(state)
+    status, cancel, isolates, has_eta, rank, ended = fixed[:6]
+    epoch, attempts, losses, suspicions, max_losses, seq, due, expires = fixed[6:14]
+    enqueued, started, finished, result_at, _, result_ttl = fixed[14:]
+    queue, owner, _, key, progress, error, result = _texts(state)
+    result_status = None if ended == NO_RESULT else STATUSES[int(ended)]
+    return StoredTask(
+        call.func_path,
+        call.payload,
+        seq,
+        id=task_id,
+        queue=queue.decode(),
+        priority=TOP_PRIORITY - rank,
+        eta=from_raw(due) if has_eta else None,
+        expires_at=None if expires == _NEVER else from_raw(expires),
+        interval=options.interval,
+        timeout=options.timeout,
+        max_retries=options.max_retries,
+        max_losses=max_losses,
+        unique_key=key.decode() or None,
+        headers=options.headers,
+        on_failure=options.on_failure,
+        result_ttl=None if result_ttl < 0 else result_ttl,
+        status=STATUSES[int(status)],
+        epoch=epoch,
+        attempts=attempts,
+        losses=losses,
+        suspicions=suspicions,
+        owner=owner.decode() or None,
+        cancel_requested=bool(cancel),
+        error=_read_error.decode(error) if error else None,
+        progress=_read_progress.decode(progress) if progress else None,
+        enqueued_at=moment_of(enqueued),
+        started_at=_or_none(started),
+        finished_at=_or_none(finished),
+        result=(result or None) if result_status is TaskStatus.SUCCESS else None,
+        result_status=result_status,
+        result_at=_or_none(result_at),
+        isolates=bool(isolates),
+    )
+
+
+def _texts(state: bytes) -> list[bytes]:
+    at, texts = _FIXED.size, list[bytes]()
+    for length in (_SHORT, _SHORT, _SHORT, _SHORT, _SHORT, _LONG, _LONG):
+        [size] = length.unpack_from(state, at)
+        at += length.size
+        texts.append(state[at : at + size])
+        at += size
+    if at != len(state):
+        raise ValueError(f"it has {len(state)} bytes instead of {at}")
+    return texts
+
+
+def func_path_of(body: bytes) -> str:
+    try:
+        [length] = _LONG.unpack_from(body, DIGEST_BYTES)
+        begin = DIGEST_BYTES + _LONG.size
+        return _read_call.decode(body[begin : begin + length]).func_path
+    except (ValueError, struct.error, msgspec.MsgspecError) as exc:
+        raise CorruptRecord(f"the body of a task makes no sense: {exc}") from exc
+
+
+def seq_of(state: bytes) -> int:
+    return int(_FIXED.unpack_from(state)[11])
+
+
+def epoch_of(state: bytes) -> int:
+    return int(_FIXED.unpack_from(state)[6])
+
+
+def read_run(raw: bytes) -> Run:
+    try:
+        fixed: tuple[Any, ...] = _RUN.unpack_from(raw)
+        epoch, started, finished, outcome, length = fixed
+        owner, error = raw[_RUN.size : _RUN.size + length], raw[_RUN.size + length :]
+        known = _read_error.decode(error) if error else None
+        return Run(
+            epoch,
+            owner.decode() or None,
+            _or_none(started),
+            moment_of(finished),
+            OUTCOMES[int(outcome)],
+            known,
+        )
+    except (ValueError, IndexError, OverflowError, struct.error, msgspec.MsgspecError) as exc:
+        raise CorruptRecord(f"a line of a task's history makes no sense: {exc}") from exc
+
+
+def read_worker(info: bytes, seen_us: bytes) -> WorkerInfo:
+    return replace(_read_worker.decode(info), seen_at=moment_of(int(float(seen_us))))
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def name_bytes(text: str) -> bytes:
+    """An id, a worker, a schedule. A lone surrogate cannot be stored, so whatever has one is unknown."""
+    return str(text).encode(errors="backslashreplace")
+
+
+def json_bytes(value: Any) -> bytes:
+    try:
+        return _to_json.encode(value)
+    except UnicodeEncodeError:  # a lone surrogate in an error text must not stop its neighbours
+        assert isinstance(value, TaskError)
+        kind, message, traceback = (
+            part.encode(errors="replace").decode() for part in (value.type, value.message, value.traceback)
+        )
+        return _to_json.encode(TaskError(kind, message, traceback, value.kind))
+
+
+def enqueue_arguments(tasks: Sequence[StoredTask]) -> list[bytes]:
+    """Three for each task: its id, its body, and what its record begins with."""
+    arguments: list[bytes] = []
+    for task in tasks:
+        arguments += (task.id.encode(), _body(task), _meta(task))
+    return arguments
+
+
+def _body(task: StoredTask) -> bytes:
+    call = _to_msgpack.encode(Call(task.func_path, task.payload))
+    options = Options(task.interval, task.timeout, task.max_retries, task.headers, task.on_failure)
+    return b"".join((digest(task), _LONG.pack(len(call)), call, _to_msgpack.encode(options)))
+
+
+def _meta(task: StoredTask) -> bytes:
+    eta, eta_flag = _when(task.eta, task.delay_s, _HAS_ETA, _ETA_IN)
+    expires, expires_flag = _when(task.expires_at, task.expires_in_s, _EXPIRES, _EXPIRES_IN)
+    queue, key = task.queue.encode(), (task.unique_key or "").encode()
+    fixed = _META.pack(
+        TOP_PRIORITY - task.priority,
+        eta_flag | expires_flag,
+        task.max_losses,
+        -1.0 if task.result_ttl is None else task.result_ttl,
+        eta,
+        expires,
+    )
+    return b"".join((fixed, _SHORT.pack(len(queue)), queue, _SHORT.pack(len(key)), key))
+
+
+def _when(moment: datetime | None, in_s: float | None, at_flag: int, in_flag: int) -> tuple[bytes, int]:
+    if in_s is not None:
+        return _SECONDS.pack(in_s), in_flag
+    return (_NEVER, 0) if moment is None else (raw_moment(moment), at_flag)
+
+
+def pack_task(task: StoredTask, prune_at: datetime | None) -> tuple[bytes, bytes]:
+    """State and body of a task that another store had; its order number is given here."""
+    assert task.enqueued_at is not None
+    due = task.eta if task.eta is not None else task.enqueued_at
+    fixed = _FIXED.pack(
+        *(NUMBERS[task.status], False, False, task.eta is not None, TOP_PRIORITY - task.priority),
+        NO_RESULT if task.result_status is None else NUMBERS[task.result_status],
+        *(task.epoch, task.attempts, task.losses, task.suspicions, task.max_losses, 0, raw_moment(due)),
+        _NEVER if task.expires_at is None else raw_moment(task.expires_at),
+        *map(_us_or_0, (task.enqueued_at, task.started_at, task.finished_at, task.result_at, prune_at)),
+        -1.0 if task.result_ttl is None else task.result_ttl,
+    )
+    short = (task.queue.encode(), b"", b"", (task.unique_key or "").encode(), _json_or_nothing(task.progress))
+    long = (_json_or_nothing(task.error), task.result or b"")
+    texts = [part for text in short for part in (_SHORT.pack(len(text)), text)]
+    texts += [part for text in long for part in (_LONG.pack(len(text)), text)]
+    return b"".join((fixed, *texts)), _body(task)
+
+
+def pack_runs(runs: Sequence[Run]) -> bytes:
+    """Newest first, each with its length in front."""
+    lines: list[bytes] = []
+    for run in reversed(runs):
+        owner = (run.owner or "").encode()
+        moments = (_us_or_0(run.started_at), _us_or_0(run.finished_at))
+        fixed = _RUN.pack(run.epoch, *moments, OUTCOMES.index(run.outcome), len(owner))
+        lines.append(fixed + owner + _json_or_nothing(run.error))
+    return b"".join(_LONG.pack(len(line)) + line for line in lines)
+
+
+def read_runs(packed: bytes) -> list[Run]:
+    runs, at = list[Run](), 0
+    while at < len(packed):
+        [length] = _LONG.unpack_from(packed, at)
+        at += _LONG.size + length
+        runs.append(read_run(packed[at - length : at]))
+    return runs[::-1]
+
+
+def _us_or_0(moment: datetime | None) -> int:
+    return 0 if moment is None else microseconds(moment)
+
+
+def _json_or_nothing(value: Any) -> bytes:
+    return b"" if value is None else json_bytes(value)
+
+
+def settle_arguments(said: Sequence[Settlement]) -> list[bytes]:
+    """Three for each: id; epoch, action, delay; its result or error, and what a last loss would be."""
+    arguments: list[bytes] = []
+    for one in said:
+        first = one.result if one.result is not None else b"" if one.error is None else json_bytes(one.error)
+        head = _SAID.pack(one.task.epoch, ACTIONS[one.action], one.delay_s, len(first))
+        arguments += (name_bytes(one.task.id), head, first + _poison(one))
+    return arguments
+
+
+def _poison(settlement: Settlement) -> bytes:
+    """The error if this loss is the last one; how many there were only the store knows."""
+    if settlement.action is not Action.LOSE:
+        return b""
+    why = "its process died" if settlement.error is None else settlement.error.message
+    return json_bytes(TaskError("WorkerLost", f"{why}, too often while running it", "", "poison"))

@@ -1,0 +1,25 @@
+"""One clock: the server's. What hosts believe, and what people do to the server's, harms nobody."""
+
+from datetime import timedelta
+
+from omniq import Task
+from omniq.storage.redis import RedisStorage
+from omniq.task import Settlement
+from omniq.testing import VirtualClock
+
+JOB = "jobs.a"
+
+
+async def test_the_server_clock_counts_and_not_the_hosts(redis_url: str, namespace: str) -> None:
+    """Hosts whose clocks are a year apart hand each other tasks as if they were one."""
+    ahead, behind = VirtualClock(), VirtualClock()
+    ahead.set_wall(ahead.now() + timedelta(days=365))
+    async with (
+        RedisStorage(redis_url, namespace=namespace, clock=ahead) as one,
+        RedisStorage(redis_url, namespace=namespace, clock=behind) as other,
+    ):
+        await one.enqueue(Task(JOB))
+        [claimed] = await other.claim("ann", lease=30.0)
+        assert await one.lapse() == 0
+        assert await other.settle([Settlement.retry(claimed, 60.0, error=None)]) == ["held"]  # type: ignore[arg-type]
+        assert await one.claim("bob") == await other.claim("bob") == []

@@ -1,0 +1,106 @@
+"""Durability is told, not assumed: what a server does with its data decides whether it may keep tasks."""
+
+import asyncio
+import re
+import signal
+
+import pytest
+from loguru import logger
+
+from omniq import Task
+from omniq.errors import Unsupported
+from omniq.storage.redis import RedisStorage
+from omniq.storage.redis.durability import Durability, Facts, Verdict, decide
+from tests.redis.server import NO_FILE, private
+from tests.redis.stores import wired
+
+JOB = "jobs.a"
+GOOD = {"version": (7, 2), "policy": "noeviction", "aof": True, "appendfsync": "always"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "durability", "waits"),
+    [
+        ({}, "fsync", False),
+        ({"appendfsync": "everysec"}, "fsync", True),
+        ({"appendfsync": None}, "fsync", True),  # a managed server that does not say
+        ({"appendfsync": "everysec"}, "relaxed", False),
+        ({"aof": False}, "relaxed", False),
+        ({"appendfsync": "no"}, "relaxed", False),
+        ({"version": (7, 0)}, "fsync", False),
+    ],
+)
+def test_what_is_enough(facts: dict[str, object], durability: Durability, waits: bool) -> None:
+    assert decide(Facts(**{**GOOD, **facts}), durability, "here").waits is waits  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("facts", "durability", "told"),
+    [
+        ({"aof": False}, "fsync", "appendonly yes"),
+        ({"appendfsync": "no"}, "fsync", "appendfsync always"),
+        ({"appendfsync": "everysec", "version": (7, 0)}, "fsync", "appendfsync always"),  # no WAITAOF there
+        ({"version": (6, 2)}, "relaxed", "7.0 or newer"),
+        *(
+            ({"policy": policy}, durability, "noeviction")
+            for policy in ("allkeys-lru", "volatile-ttl", "allkeys-random", "unknown")
+            for durability in ("fsync", "relaxed")
+        ),
+    ],
+)
+def test_what_is_refused_says_what_to_set(
+    facts: dict[str, object], durability: Durability, told: str
+) -> None:
+    with pytest.raises(Unsupported, match=told):
+        decide(Facts(**{**GOOD, **facts}), durability, "here")  # type: ignore[arg-type]
+
+
+def test_the_best_server_needs_no_word() -> None:
+    assert decide(Facts(**GOOD), "fsync", "here") == Verdict(False, None)  # type: ignore[arg-type]
+    assert decide(Facts(**GOOD), "relaxed", "here") == Verdict(False, None)  # type: ignore[arg-type]
+
+
+async def test_a_server_without_a_file_is_refused_unless_relaxed_which_says_so() -> None:
+    lines: list[str] = []
+    with private(NO_FILE) as server:
+        with pytest.raises(Unsupported, match="durability='relaxed'"):
+            await RedisStorage(server.url).open()
+        sink = logger.add(lambda line: lines.append(str(line)), level="WARNING")
+        try:
+            async with RedisStorage(server.url, durability="relaxed") as store:
+                await store.enqueue(Task(JOB))
+        finally:
+            logger.remove(sink)
+        async with wired(server.url) as wire:
+            await wire.call("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        with pytest.raises(Unsupported, match="noeviction"):
+            await RedisStorage(server.url, durability="relaxed").open()
+    [told] = [line for line in lines if "append-only" in line]
+    assert "lost" in told
+
+
+async def test_a_setting_that_changed_is_noticed_at_the_next_connection() -> None:
+    """After a failover it may be another server, with other settings."""
+    with private() as server:
+        async with RedisStorage(server.url) as store, wired(server.url) as wire:
+            await store.enqueue(Task(JOB))
+            await wire.call("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
+            assert store._server is not None
+            assert store._server._wire is not None
+            store._server._wire.close()
+            with pytest.raises(Unsupported, match="noeviction"):
+                await store.enqueue(Task(JOB))
+
+
+async def test_where_the_file_is_synced_once_a_second_writes_wait_for_it_together() -> None:
+    """WAITAOF: what returned is on disk when the server is killed right after; waits are shared."""
+    with private({"appendonly": "yes", "appendfsync": "everysec", "save": ""}) as server:
+        async with RedisStorage(server.url) as store:
+            await asyncio.gather(*(store.enqueue(Task(JOB, (n,))) for n in range(100)))
+            async with wired(server.url) as wire:
+                [waits] = re.findall(rb"cmdstat_waitaof:calls=(\d+)", await wire.call("INFO", "commandstats"))
+            assert 1 <= int(waits) <= 10  # one after the other it would be a hundred
+            await asyncio.to_thread(server.stop, signal.SIGKILL)
+            await asyncio.to_thread(server.start)
+            assert len(await store.list_tasks(limit=1000)) == 100
+            assert await store.verify() == []

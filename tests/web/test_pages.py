@@ -1,0 +1,275 @@
+"""Each page and action, live, by keyboard, in a real browser; and no text of a user becomes markup."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from omniq import Task, TaskError
+from omniq.storage import SQLiteStorage
+from omniq.task import Settlement, WorkerInfo
+from tests.web.conftest import apart, served
+
+T = TypeVar("T")
+XSS = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    '"><svg onload=alert(1)>',
+    "'-alert(1)-'",
+    "javascript:alert(1)",
+    "{{constructor.constructor('alert(1)')()}}",
+    "<a href=javascript:alert(1)>x</a>",
+    "</title><script>alert(1)</script>",
+]
+
+
+class Desk:
+    """A store with a dashboard in front of it."""
+
+    def __init__(self, database: Path, address: str, page: Any) -> None:
+        self.database, self.address, self.page = database, address, page
+
+    def do(self, work: Callable[[SQLiteStorage], Awaitable[T]]) -> T:
+        async def once() -> T:
+            async with SQLiteStorage(self.database, durability="relaxed") as storage:
+                return await work(storage)
+
+        return apart(lambda: asyncio.run(once()))
+
+    def put(self, *tasks: Task) -> None:
+        self.do(lambda storage: storage.enqueue_many(tasks))
+
+    def fail(self, task: Task, error: TaskError) -> None:
+        async def work(storage: SQLiteStorage) -> None:
+            await storage.enqueue(task)
+            [claimed] = await storage.claim("ann", [task.queue])
+            await storage.settle([Settlement.failed(claimed, error)])
+
+        self.do(work)
+
+    def status(self, task_id: str) -> str | None:
+        async def work(storage: SQLiteStorage) -> str | None:
+            task = await storage.get_task(task_id)
+            return None if task is None else str(task.status)
+
+        return self.do(work)
+
+    def open(self, place: str = "") -> None:
+        self.page.goto(f"{self.address}#/{place}")
+
+    def shows(self, text: str) -> None:
+        self.page.get_by_text(text).first.wait_for()
+
+    def becomes(self, state: str) -> None:
+        self.page.locator("h1 .pill", has_text=state).wait_for()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[tuple[Path, str]]:
+    database = tmp_path_factory.mktemp("desk") / "jobs.db"
+
+    async def make() -> None:
+        await SQLiteStorage(database).migrate()
+
+    apart(lambda: asyncio.run(make()))
+    with served(database, "--allow-actions", "--show-args") as address:
+        yield database, address
+
+
+@pytest.fixture
+def desk(place: tuple[Path, str], page: Any) -> Iterator[Desk]:
+    yield Desk(*place, page)
+    assert page.wrong == []
+
+
+def test_a_failed_task_is_retried_and_another_deleted(desk: Desk) -> None:
+    for name in ("again", "gone"):
+        desk.fail(Task("shop.pay", id=name, queue="pay"), TaskError("CardError", "declined", "Traceback 1"))
+    desk.open("task/again")
+    desk.shows("CardError")
+    desk.page.get_by_text("Traceback").first.click()
+    desk.shows("Traceback 1")
+    desk.page.get_by_role("button", name="Retry").click()
+    desk.becomes("pending")
+    assert desk.status("again") == "PENDING"
+    desk.open("task/gone")
+    desk.page.get_by_role("button", name="Delete").click()
+    desk.page.locator("#confirm").click()
+    desk.page.locator(".page.tasks").wait_for()
+    assert desk.status("gone") is None
+
+
+def test_a_waiting_task_is_brought_forward_and_cancelled(desk: Desk) -> None:
+    desk.put(Task("shop.pay", id="tomorrow", queue="pay", eta=datetime.now(UTC) + timedelta(days=1)))
+    desk.open("task/tomorrow")
+    desk.shows("its time is ahead")
+    desk.page.get_by_role("button", name="Run now").click()
+    desk.becomes("pending")
+    desk.shows("no living worker serves queue pay")
+    desk.page.get_by_role("button", name="Cancel").click()
+    desk.page.locator("#confirm").click()
+    desk.becomes("cancelled")
+    assert desk.status("tomorrow") == "CANCELLED"
+
+
+def test_a_queue_is_paused_and_resumed_and_the_page_follows(desk: Desk) -> None:
+    desk.put(Task("shop.mail", queue="mail"))
+    desk.open("queues")
+    row = desk.page.locator('tr[data-queue="mail"]')
+    row.get_by_role("button", name="Pause").click()
+    row.get_by_role("button", name="Resume").wait_for()
+    assert "mail" in desk.do(lambda storage: storage.paused())
+    desk.put(Task("shop.mail", id="held up", queue="mail"))
+    desk.open("task/held up")
+    desk.shows("queue mail is paused")
+    desk.page.get_by_role("button", name="Resume mail").click()
+    desk.shows("no living worker serves queue mail")
+    assert "mail" not in desk.do(lambda storage: storage.paused())
+
+
+def test_the_overview_is_live(desk: Desk) -> None:
+    desk.open()
+    desk.page.locator(".tile").first.wait_for()
+    desk.put(*(Task("shop.fresh", queue="fresh") for _ in range(7)))
+    desk.page.locator('tr[data-queue="fresh"]', has_text="7").wait_for()
+    assert desk.page.locator(".chart svg rect").count() > 60
+
+
+def test_tasks_are_filtered_and_paged(desk: Desk) -> None:
+    desk.put(*(Task("shop.many", queue="many", id=f"many-{n:03}") for n in range(120)))
+    desk.fail(Task("shop.odd", queue="odd", id="odd"), TaskError("Odd", "needle in a haystack"))
+    desk.open("tasks?queue=many")
+    rows = desk.page.locator("tbody tr")
+    desk.page.get_by_text("50 so far").wait_for()
+    desk.page.get_by_role("button", name="More").click()
+    desk.page.get_by_text("100 so far").wait_for()
+    desk.page.get_by_role("button", name="More").click()
+    desk.page.get_by_text("120, that is all").wait_for()
+    assert rows.count() == 120
+    desk.page.get_by_role("button", name="Clear").click()
+    desk.page.get_by_label("Text of the error").fill("NEEDLE")
+    desk.page.get_by_role("button", name="Filter").click()
+    desk.page.get_by_text("1, that is all").wait_for()
+    desk.page.get_by_label("Status").select_option("success")
+    desk.page.get_by_text("Nothing matches.").wait_for()
+
+
+def test_workers_show_their_slots_and_where_nobody_is_heard_of(desk: Desk) -> None:
+    async def work(storage: SQLiteStorage) -> None:
+        await storage.beat(WorkerInfo("bob@host:1:x", "bob", "host", 1, ("slow",), 4, 1, ("shop.slow",)))
+        await storage.enqueue(Task("shop.slow", id="in the slot", queue="slow"))
+        [claimed] = await storage.claim("bob@host:1:x", ["slow"], 1, 600.0)
+        await storage.progress(claimed.id, claimed.epoch, 3, 10)
+
+    desk.do(work)
+    desk.open("workers")
+    card = desk.page.locator(".worker", has_text="bob")
+    card.get_by_text("1 of 4 slots").wait_for()
+    card.get_by_role("link", name="shop.slow").click()
+    desk.shows("3 of 10")
+    desk.page.get_by_role("button", name="Cancel").click()
+    desk.page.locator("#confirm").click()
+    desk.becomes("cancelling")
+
+
+def test_everything_can_be_done_by_keyboard(desk: Desk) -> None:
+    desk.fail(Task("shop.keys", id="keys", queue="keys"), TaskError("E", "boom"))
+    desk.open()
+    desk.page.locator(".tile").first.wait_for()
+    desk.page.keyboard.press("g")
+    desk.page.keyboard.press("t")
+    desk.page.locator(".page.tasks tbody tr").first.wait_for()
+    desk.page.keyboard.press("/")
+    desk.page.keyboard.type("keys")
+    desk.page.keyboard.press("Enter")
+    desk.page.get_by_text("1, that is all").wait_for()
+    desk.page.locator("h1").click()
+    desk.page.keyboard.press("j")
+    desk.page.keyboard.press("Enter")
+    desk.becomes("failed")
+    desk.page.keyboard.press("r")
+    desk.becomes("pending")
+    desk.page.keyboard.press("?")
+    desk.shows("light or dark")
+    desk.page.keyboard.press("Escape")
+    desk.page.keyboard.press("D")
+    assert desk.page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_a_phone_needs_no_sideways_scrolling(desk: Desk) -> None:
+    desk.put(Task("shop.phone" + ".very" * 20, id="x" * 200, queue="phone"))
+    desk.page.set_viewport_size({"width": 360, "height": 740})
+    for place in ("", "queues", "tasks", "workers", f"task/{'x' * 200}"):
+        desk.open(place)
+        desk.page.locator("main .card").first.wait_for()
+        assert desk.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
+
+
+def test_no_text_of_a_user_becomes_markup(desk: Desk) -> None:
+    """S10: canaries in every field that a user can fill; nothing is born from data, and no script runs."""
+    for number, canary in enumerate(XSS):
+        call = Task(
+            "shop.evil",
+            (canary, {canary: canary}),
+            {canary: canary},
+            id=f"{number} {canary}",
+            queue="evil",
+            unique_key=f"{number}{canary}",
+            headers={canary: canary},
+        )
+        desk.fail(call, TaskError(canary, canary, canary))
+
+    async def work(storage: SQLiteStorage) -> None:
+        await storage.enqueue(Task("shop.evil", id="held", queue="evil2"))
+        await storage.beat(WorkerInfo(XSS[1], XSS[1], XSS[1], 1, None, 1, 1, (XSS[0],)))
+        await storage.claim(XSS[1], ["evil2"], 1, 600.0)
+
+    desk.do(work)
+    wrong = "main script, main img, main svg [onload], main [onerror], [href^=javascript]"
+    born = f"document.querySelectorAll('{wrong}').length"
+    places = ["", "queues", "tasks?queue=evil", "workers", "task/held"]
+    places += [f"task/{_quoted(f'{n} {canary}')}" for n, canary in enumerate(XSS)]
+    for place in places:
+        desk.open(place)
+        desk.page.locator("main .card").first.wait_for()
+        assert desk.page.evaluate(born) == 0, place
+        desk.page.locator("details").evaluate_all("all => all.forEach((one) => one.open = true)")
+    desk.shows(XSS[-1])
+
+
+def _quoted(text: str) -> str:
+    from urllib.parse import quote
+
+    return quote(text, safe="")
+
+
+def test_without_leave_there_are_no_buttons(tmp_path: Path, page: Any) -> None:
+    database = tmp_path / "jobs.db"
+    with served(_made(database), "--token", "sixteen characters at least") as address:
+        desk = Desk(database, address, page)
+        desk.put(Task("shop.pay", id="t1"))
+        page.goto(address)
+        page.get_by_label("Token").fill("wrong")
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_text("that is not the token").wait_for()
+        page.wrong.clear()  # the browser names the refusal in its console
+        page.get_by_label("Token").fill("sixteen characters at least")
+        page.get_by_role("button", name="Sign in").click()
+        page.locator(".tile").first.wait_for()
+        desk.open("task/t1")
+        desk.shows("Read-only")
+        assert page.get_by_role("button", name="Cancel").count() == 0
+        assert page.wrong == []
+
+
+def _made(database: Path) -> Path:
+    async def make() -> None:
+        await SQLiteStorage(database).migrate()
+
+    apart(lambda: asyncio.run(make()))
+    return database

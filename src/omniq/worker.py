@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 LAST_SETTLE_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.05
 # Short enough to be at work again within five seconds of a repair.
-LONGEST_PAUSE_S: Final = 2.0
+LONGEST_PAUSE_S: Final = 2.5
 PAUSE_WHILE_STOPPING_S: Final = 0.2
 # So many times as many slots were just filled as have ended meanwhile: those are few.
 FEW_BESIDE: Final = 4

@@ -54,14 +54,6 @@ POLICIES = [
         "unique or equal",
     ),
     Mutant(
-        "drain notices no dead worker",
-        "testing/draining.py",
-        "    while await storage.lapse(LAPSE_PAGE) == LAPSE_PAGE:\n        pass\n",
-        "",
-        (KIT,),
-        "lost_worker",
-    ),
-    Mutant(
         "virtual time fires no schedules",
         "testing/draining.py",
         "        moments += ticks\n",

@@ -70,7 +70,7 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[tuple[Path, str]]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     database = tmp_path_factory.mktemp("desk") / "jobs.db"
 
     async def make() -> None:

@@ -95,8 +95,10 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "jobs.py").write_text(APP, encoding="utf-8")
+        # PYTHONPATH stays where it leads to a copy with a planted bug (tests/mutants), which is to be run.
+        left_out = ("OMNIQ_",) if "MUTANT_SOURCE" in os.environ else ("OMNIQ_", "PYTHONPATH")
         self.environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("OMNIQ_", "PYTHONPATH"))
+            name: value for name, value in os.environ.items() if not name.startswith(left_out)
         }
 
     @property

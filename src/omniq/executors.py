@@ -211,7 +211,8 @@ def carrying(outcome: Outcome, exc: E) -> E:
 
 
 def carried(exc: BaseException) -> Outcome | None:
-    return getattr(exc, "__omniq_outcome__", None)
+    # Not `getattr`: an exception of somebody's own may have an answer to every name.
+    return exc.__dict__.get("__omniq_outcome__")
 
 
 def _delay_s(delay: Duration) -> float:

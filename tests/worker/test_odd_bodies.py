@@ -25,6 +25,18 @@ class Unprintable(Exception):
         raise KeyboardInterrupt
 
 
+class Obliging(Exception):
+    """Such as a wrapper of an answer: has something to say to every name that it is asked for."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
+class Rude(Exception):
+    def __getattr__(self, name: str) -> str:
+        raise RuntimeError("do not ask")
+
+
 class Untouchable:
     @property
     def __class__(self) -> type:  # type: ignore[override]
@@ -39,6 +51,15 @@ async def forgetful_too() -> None:
     raise Forgetful
 
 
+async def obliging() -> None:
+    raise Obliging
+
+
+async def rude() -> None:
+    await asyncio.sleep(0)
+    raise Rude
+
+
 def unprintable() -> None:
     raise Unprintable
 
@@ -47,7 +68,9 @@ def untouchable() -> object:
     return Untouchable()
 
 
-@pytest.mark.parametrize("body", ["forgetful", "forgetful_too", "unprintable", "untouchable"])
+@pytest.mark.parametrize(
+    "body", ["forgetful", "forgetful_too", "unprintable", "untouchable", "obliging", "rude"]
+)
 async def test_an_outcome_that_cannot_be_made_is_a_failure(body: str) -> None:
     async with MemoryStorage() as storage:
         task_id = await storage.enqueue(Task(f"{HERE}.{body}", max_retries=0))

@@ -96,6 +96,11 @@ class Flight:
     def held(self) -> Held:
         return Held(self.claim.id, self.claim.epoch)
 
+    @property
+    def is_over(self) -> bool:
+        """Nobody asks for the body's answer any more."""
+        return self.ended or (self.answer is not None and self.answer.done())
+
     def fly(self, loop: asyncio.AbstractEventLoop, body: Coroutine[Any, Any, None]) -> None:
         """Run `body` as a task of its own, which ends this flight."""
         self.body = loop.create_task(body)
@@ -350,7 +355,9 @@ class Threads:
         # and finds nothing left to run has time to tell the loop what has ended.
         if self._work:
             self._call_next()
-        result = (flight.variables or contextvars.copy_context()).run(self._call, flight)
+        result: Outcome | Awaitable[Any] | Returned | Raised = Interrupted()
+        if not flight.is_over:  # what was stopped before its first step must not run beside its next run
+            result = (flight.variables or contextvars.copy_context()).run(self._call, flight)
         self._ended.append((flight, result))
 
     def _tell_loop(self) -> None:

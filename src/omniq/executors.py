@@ -355,9 +355,13 @@ class Threads:
         # and finds nothing left to run has time to tell the loop what has ended.
         if self._work:
             self._call_next()
-        result: Outcome | Awaitable[Any] | Returned | Raised = Interrupted()
+        result: Outcome | Awaitable[Any] | Returned | Raised
         if not flight.is_over:  # what was stopped before its first step must not run beside its next run
             result = (flight.variables or contextvars.copy_context()).run(self._call, flight)
+        elif flight.answer is None:
+            result = Interrupted()
+        else:  # a hook that goes on although it was cancelled may still wait for it
+            result = Raised(asyncio.CancelledError())
         self._ended.append((flight, result))
 
     def _tell_loop(self) -> None:

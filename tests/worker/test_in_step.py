@@ -96,6 +96,23 @@ async def test_what_was_stopped_before_a_thread_took_it_never_runs(hooked: bool)
     assert ends == [Interrupted()]
 
 
+async def test_a_hook_that_calls_a_thread_after_its_run_has_ended_is_told() -> None:
+    """It went on although it was cancelled, and would wait for ever for what must not run any more."""
+    ran: list[str] = []
+    claim = StoredTask("m.f", b"", id="one", epoch=1, status=TaskStatus.RUNNING)
+    flight = Flight(claim, Context("one", 1, 1, lambda *_: None), lambda *_: None, lambda _: None)
+    flight.runnable = runnable_of(lambda: ran.append("ran"))
+    threads = Threads(0, encode)
+    flight.outlived()
+    call = asyncio.ensure_future(threads.call(flight))
+    await turns()
+    threads._calls.put(False)
+    threads._serve()
+    await until(call.done)
+    assert call.cancelled()
+    assert ran == []
+
+
 def encode(_: object) -> Outcome:
     return Succeeded(b"")
 

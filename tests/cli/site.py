@@ -57,6 +57,12 @@ def die(name):
     os.kill(os.getpid(), 9)
 
 @q.task
+async def cancel_all(name):
+    note("BEGUN", name)
+    for task in asyncio.all_tasks():
+        task.cancel()
+
+@q.task
 async def leave(name):
     note("BEGUN", name)
     os._exit(3)

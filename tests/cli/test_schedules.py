@@ -66,7 +66,7 @@ async def test_what_is_refused_is_refused_in_one_line(site: Site) -> None:
         assert "no schedule 'nobody'" in fails(site, "remove", "nobody")
         assert "every=60 or cron" in fails(site, "add", "a", "jobs.nap")
         assert "not both" in fails(site, "add", "a", "jobs.nap", "--every", "5", "--cron", "* * * * *")
-        assert "makes no sense" in fails(site, "add", "a", "jobs.nap", "--cron", "0 0 30 2 *")
+        assert "never fires" in fails(site, "add", "a", "jobs.nap", "--cron", "0 0 30 2 *")
         assert "no time zone" in fails(site, "add", "a", "jobs.nap", "--cron", "0 0 * * *", "--tz", "Nowhere")
         assert "--args is no JSON" in fails(site, "add", "a", "jobs.nap", "--every", "5", "--args", "[1")
         assert "--args must be a list" in fails(site, "add", "a", "jobs.nap", "--every", "5", "--args", "1")

@@ -179,6 +179,7 @@ async def test_enqueue(site: Site) -> None:
     ("arguments", "says"),
     [
         (["jobs:q", "nap", "--args", "[1"], "is no JSON"),
+        (["jobs:q", "nap", "--args", "[NaN]"], "is no JSON"),
         (["jobs:q", "nap", "--args", '{"a": 1}'], "must be a JSON list"),
         (["jobs:q", "nap", "--kwargs", "[1]"], "must be a JSON object"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -31,6 +32,29 @@ def age(_: click.Context, __: click.Parameter, value: str | None) -> float:
     if match is None:
         raise click.BadParameter(f"{value!r} is no age, such as 90s, 30m, 12h, 7d or 2w")
     return float(match["number"]) * _UNITS[match["unit"]]
+
+
+def json_value(kind: type, example: str) -> Callable[[click.Context, click.Parameter, str], Any]:
+    """For an option that takes JSON, a list or an object."""
+
+    def parse(_: click.Context, __: click.Parameter, value: str) -> Any:
+        import json
+
+        try:
+            parsed = json.loads(value, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as exc:
+            raise click.BadParameter(f"is no JSON ({exc}); write {example}") from None
+        if not isinstance(parsed, kind):
+            raise click.BadParameter(
+                f"must be a JSON {'list' if kind is list else 'object'}, such as {example}"
+            )
+        return parsed
+
+    return parse
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON value")
 
 
 def app_path(_: click.Context, __: click.Parameter, value: str) -> str:

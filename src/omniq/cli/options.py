@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -24,6 +24,16 @@ class Seconds(click.FloatRange):
 
 
 POSITIVE: Final = Seconds(min=0, min_open=True)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def each_json_option(command: F) -> F:
+    """For commands that take several names and say a line about each."""
+    return click.option("--json", "as_json", is_flag=True, help="A list of objects instead of lines.")(
+        command
+    )
 
 
 def age(_: click.Context, __: click.Parameter, value: str | None) -> float:

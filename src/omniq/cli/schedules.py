@@ -117,6 +117,7 @@ def as_dict(schedule: Schedule) -> dict[str, Any]:
 @click.option("--timeout", type=float, metavar="SECONDS")
 @click.option("--max-retries", type=click.IntRange(0), default=3, show_default=True)
 @click.option("--force", is_flag=True, help="Also for a task that no worker here serves now.")
+@click.option("--json", "as_json", is_flag=True, help="One object instead of a line.")
 @url_option
 @click.pass_context
 def add(
@@ -127,10 +128,12 @@ def add(
     arguments: list[Any],
     kwargs: dict[str, Any],
     force: bool,
+    as_json: bool,
     url: str | None,
     **options: Any,
 ) -> None:
     """Save a schedule called NAME for the task TASK (its name in the application)."""
+    from omniq.cli.output import print_json
     from omniq.errors import InvalidOption
     from omniq.schedule import Schedule
     from omniq.task import Task
@@ -142,6 +145,9 @@ def add(
         saved = with_store(_url(context, url), lambda storage: _save(storage, wanted, force))
     except InvalidOption as exc:
         raise CommandFailed(str(exc), EXIT_USAGE) from exc
+    if as_json:
+        print_json(as_dict(saved))
+        return
     sys.stdout.write(f"{name}: {when(saved)}, next {_moment(saved)}\n")
 
 
@@ -208,11 +214,17 @@ def resume(context: click.Context, name: str, url: str | None) -> None:
 
 @schedules.command(cls=OmniqCommand)
 @click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="One object instead of the id.")
 @url_option
 @click.pass_context
-def run(context: click.Context, name: str, url: str | None) -> None:
+def run(context: click.Context, name: str, as_json: bool, url: str | None) -> None:
     """Make a task now, beside the ticks; prints its id."""
+    from omniq.cli.output import print_json
+
     made = with_store(_url(context, url), lambda storage: storage.run_schedule(name))
+    if as_json:
+        print_json({"id": str(made), "created": made.created})
+        return
     sys.stdout.write(f"{made}\n" if made.created else f"{made} (has not ended yet, and must not overlap)\n")
 
 

@@ -56,7 +56,7 @@ def measured(python: Path, system: str, dataset: str, folder: str, seconds: floa
 
 def install(system: str) -> Path:
     for package in (*COMMON, *SYSTEMS[system][1]):
-        python = peers.python_with(package)
+        python = peers.python_with(package, "peers")
     return python
 
 

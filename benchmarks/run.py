@@ -27,9 +27,9 @@ from benchmarks.measures import Measure, task_measures
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.pool_base import PoolSystem
 from benchmarks.pool_measures import pool_measures
-from benchmarks.postgres import NoServer
 from benchmarks.processes import ROOT, ChildFailed
 from benchmarks.samples import Case, Failure, Record, Sample
+from benchmarks.servers import NoServer
 from benchmarks.systems import load_all
 from benchmarks.systems.base import System
 
@@ -69,8 +69,9 @@ class Run:
         for system in systems:
             self._tell(f"preparing {system.name}")
             try:
-                if system.server == "postgres":
-                    self.bench.postgres.start()
+                server = self.bench.server_of(system)
+                if server is not None:
+                    server.start()
                 self._pythons[system.name] = _python_of(system)
             except (peers.NotInstalled, NoServer) as exc:
                 self._fail(Case("", system.name, ""), str(exc))
@@ -133,7 +134,8 @@ def run(
             try:
                 one.take_all(systems, measures)
             finally:
-                one.bench.postgres.stop()
+                for server in one.bench.servers.values():
+                    server.stop()
     finally:
         shutil.rmtree(folder)
         shutil.rmtree(in_memory)
@@ -201,8 +203,8 @@ def _python_of(system: System) -> Path:
     if system.package is None:
         return Path(sys.executable)
     for package in system.needs:
-        peers.python_with(package)
-    return peers.python_with(system.package)
+        peers.python_with(package, system.environment)
+    return peers.python_with(system.package, system.environment)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from benchmarks import peers
 from benchmarks.loader_sets import SETS
@@ -30,8 +31,13 @@ Figures = dict[str, float]
 
 def measured(python: Path, system: str, dataset: str, folder: str, seconds: float) -> Figures | str:
     """Figures, or why there are none."""
+    return asked(python, ["benchmarks.loader_child", system, dataset, folder, str(seconds)], folder, seconds)
+
+
+def asked(python: Path, program: list[str], folder: str, seconds: float) -> Any:
+    """What a program has written to `figures` in that folder, or why it has not."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
-    command = [str(python), "-m", "benchmarks.loader_child", system, dataset, folder, str(seconds)]
+    command = [str(python), "-m", *program]
     answer = Path(folder, "figures")
     answer.unlink(missing_ok=True)
     with tempfile.TemporaryFile() as said:
@@ -50,13 +56,12 @@ def measured(python: Path, system: str, dataset: str, folder: str, seconds: floa
         lines = said.read().decode(errors="replace").strip().splitlines()
     if not answer.exists():
         return (lines or [f"exit code {process.returncode}"])[-1]
-    found: Figures = json.loads(answer.read_text())
-    return found
+    return json.loads(answer.read_text())
 
 
 def install(system: str) -> Path:
     for package in (*COMMON, *SYSTEMS[system][1]):
-        python = peers.python_with(package, "peers")
+        python = peers.python_with(package)
     return python
 
 

@@ -18,7 +18,7 @@ class NotInstalled(Exception):
     """A peer that cannot be had here; it is named and left out."""
 
 
-def python_with(package: str, environment: str) -> Path:
+def python_with(package: str, environment: str = "peers") -> Path:
     """The interpreter that has `package` in its pinned version; whatever is missing is installed."""
     folder, pins = ROOT / f".venv-{environment}", pins_of(environment)
     python = folder / "bin" / "python"

@@ -38,6 +38,7 @@ DOCUMENT = ROOT / "docs" / "benchmarks.md"
 MEMORY = Path("/dev/shm")
 DISK = Path("/var/tmp")
 GROUPS = ("tasks", "pools")
+PLACES = (*GROUPS, "redis")
 
 
 class Run:
@@ -163,8 +164,9 @@ def main(arguments: Sequence[str]) -> int:
 
     systems = chosen_systems(known_systems, options.names, quick=options.quick)
     measures = chosen_measures(known_measures, options.names, systems)
-    if options.update_docs and len({measure.group for measure in measures}) > 1:
-        parser.error(f"the page has a place for each of {', '.join(GROUPS)}; choose one of them")
+    place = place_of(systems, measures)
+    if options.update_docs and place is None:
+        parser.error(f"the page has a place for each of {', '.join(PLACES)}; choose one of them")
     chosen = [*(["--quick"] if options.quick else []), *options.names]
     record, text = run(
         QUICK if options.quick else FULL, systems, measures, options.scratch, RESULTS,
@@ -173,9 +175,18 @@ def main(arguments: Sequence[str]) -> int:
     if not record.samples and not record.failures:
         parser.error("there is nothing to measure; depth, for one, is only part of the full run")
     print(text)
-    if options.update_docs:
-        report.write_into(DOCUMENT, measures[0].group, text)
+    if options.update_docs and place is not None:
+        report.write_into(DOCUMENT, place, text)
     return 1 if record.failures else 0
+
+
+def place_of(systems: Mapping[str, System], measures: Sequence[Measure]) -> str | None:
+    """Where on the page this run belongs: what was measured on Redis alone has a place of its own."""
+    groups = {measure.group for measure in measures}
+    if len(groups) > 1:
+        return None
+    on_redis = all(system.server in ("redis", "redis-aof") for system in systems.values())
+    return "redis" if on_redis else groups.pop()
 
 
 def all_measures() -> dict[str, Measure]:

@@ -114,6 +114,7 @@ class Recording:
         self._conn.heard = []
         self._conn.execute("BEGIN IMMEDIATE")
         answer = getattr(self._rows, verb)(*arguments)
+        self._rows.write_tallies()
         self._conn.execute("COMMIT")
         self.tape.append(self._conn.heard)
         return answer

@@ -65,11 +65,12 @@ from omniq.task import (
 )
 
 if TYPE_CHECKING:
-    from omniq.hooks import Hook
-    from omniq.worker import AsyncWorkerPool, WorkerOptions, WorkerPool
+    from opentelemetry.trace import TracerProvider
 
-if TYPE_CHECKING:
+    from omniq.hooks import Hook
+    from omniq.tracing import Tracing
     from omniq.web import Dashboard
+    from omniq.worker import AsyncWorkerPool, WorkerOptions, WorkerPool
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,6 +108,7 @@ class OmniQ(Scheduling):
         self.tasks: dict[str, TaskFunction[..., Any, Any]] = {}  # what @q.task has made, by name
         self._tasks: dict[str, Runnable] = {}
         self._hooks: list[Hook] = []
+        self._tracing: Tracing | None = None
         self._process_queues: set[str] = set()  # where tasks wait that run in processes
         self._shared_queues: set[str] = set()  # where others wait
         self._storage: BaseStorage | None = None
@@ -187,6 +189,17 @@ class OmniQ(Scheduling):
         self._hooks.append(hook)
         return cast("H", hook)
 
+    def trace(self, tracer_provider: TracerProvider | None = None) -> None:
+        """Make OpenTelemetry spans of enqueues and runs, by default with the global provider."""
+        try:
+            from omniq.tracing import Tracing
+        except ImportError:
+            raise Unsupported("traces need pip install 'omniq-tasks[metrics]'") from None
+        if self._tracing is not None:
+            raise InvalidOption("q.trace() was called already; once is enough")
+        self._tracing = Tracing(tracer_provider)
+        self._hooks.insert(0, self._tracing.around)
+
     @property
     def served(self) -> Collection[str]:
         """The names that workers of this application run."""
@@ -214,6 +227,14 @@ class OmniQ(Scheduling):
         self, tasks: list[StoredTask], conn: Any, on_conflict: OnConflict, twin: str
     ) -> list[Enqueued]:
         """What every blocking enqueue comes to."""
+        if self._tracing is not None:
+            with self._tracing.sending(tasks) as traced:
+                return self._store_here(traced, conn, on_conflict, twin)
+        return self._store_here(tasks, conn, on_conflict, twin)
+
+    def _store_here(
+        self, tasks: list[StoredTask], conn: Any, on_conflict: OnConflict, twin: str
+    ) -> list[Enqueued]:
         enqueued = self._enqueue(tasks, conn, on_conflict, twin)
         if self._after_enqueue is not None and conn is None:
             with LoopThread("omniq-inline") as thread:
@@ -222,6 +243,12 @@ class OmniQ(Scheduling):
 
     async def store(self, tasks: list[StoredTask], conn: Any, on_conflict: OnConflict) -> list[Enqueued]:
         """What every enqueue inside a loop comes to."""
+        if self._tracing is not None:
+            with self._tracing.sending(tasks) as traced:
+                return await self._store(traced, conn, on_conflict)
+        return await self._store(tasks, conn, on_conflict)
+
+    async def _store(self, tasks: list[StoredTask], conn: Any, on_conflict: OnConflict) -> list[Enqueued]:
         storage = await self.astorage()
         enqueued = await storage.enqueue_many(tasks, conn=conn, on_conflict=on_conflict)
         if self._after_enqueue is not None and conn is None:

@@ -56,6 +56,7 @@ from omniq.task import (
 )
 
 if TYPE_CHECKING:
+    from omniq.metrics import Meter
     from omniq.pool import WorkerPool as ProcessPool
     from omniq.processes import Processes
 
@@ -82,6 +83,7 @@ class Crew:
         slot_freed: Callable[[], None],
         needs_process: Callable[[str], None],
         begin: Begin | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self._slots = slots
         self._resolver = resolver
@@ -98,6 +100,7 @@ class Crew:
         self._slot_freed = slot_freed
         self._needs_process = needs_process  # told of every queue that a task for a process came from
         self._begin = None if begin is None else self._only_here(begin)
+        self._meter = meter
         self._concluding: set[asyncio.Task[None]] = set()
         self._random = random.random
         self._loop = asyncio.get_running_loop()
@@ -121,6 +124,11 @@ class Crew:
         """A process pool that was given must be one that can be used here: said now, not task by task."""
         if self._process_pool is not None:
             await self._in_processes().take_over()
+
+    @property
+    def process_count(self) -> int:
+        """How many processes there are for bodies now."""
+        return 0 if self._processes is None else self._processes.size
 
     @property
     def free_processes(self) -> int:
@@ -154,6 +162,8 @@ class Crew:
         before, self._flights[task.id] = self._flights.get(task.id), flight
         if before is not None:
             before.interrupt("lost")  # it was taken from us and handed to us again, before anybody noticed
+        if self._meter is not None:
+            self._meter.began(flight)
         runnable = self._prepare(flight)
         if runnable is None:
             return
@@ -266,11 +276,15 @@ class Crew:
             logger.warning(
                 "lost {task} epoch {epoch}: its lease is over", task=one_line(task.id), epoch=task.epoch
             )
+            if self._meter is not None:
+                self._meter.ended(flight, None)
             self._slot_freed()
             return
         if isinstance(outcome, Failed) and flight.runnable is not None:
             outcome = _judged(task, outcome, flight.runnable.rules)
         settlement = settle(task, outcome, self._policy, self._random())
+        if self._meter is not None:
+            self._meter.ended(flight, settlement)
         self._log(settlement)
         self._settled(settlement)
 
@@ -326,6 +340,8 @@ class Crew:
                 self._landed(flight, outcome)  # whose answer counts and logs it
                 return
             self._leave(flight)
+            if self._meter is not None:
+                self._meter.ended(flight, settlement)
             self._log(settlement)
             self._slot_freed()
 

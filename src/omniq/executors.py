@@ -54,6 +54,7 @@ class Flight:
     __slots__ = (
         "answer",
         "args",
+        "began",
         "body",
         "claim",
         "context",
@@ -77,6 +78,7 @@ class Flight:
         on_free: Callable[[Flight], None],
     ) -> None:
         self.claim = claim
+        self.began = 0.0  # only where it is measured
         self.context = context
         self.on_end = on_end
         self.on_free = on_free  # a body that went on after its end has left its slot

@@ -74,8 +74,8 @@ def run(body: Body) -> Outcome | None:
     None: it has to run in its worker, from the start.
     """
     context = ChildContext(body)
+    before = current.set(context)
     try:
-        current.set(context)
         func, args, kwargs = _call_of(body)
         runnable = runnable_of(func)
         args, kwargs = with_context(runnable, args, kwargs, context)
@@ -89,6 +89,8 @@ def run(body: Body) -> Outcome | None:
         return None
     except BaseException as exc:  # SystemExit too: it ends the task, not the process
         return outcome_of(exc)
+    finally:
+        current.reset(before)  # the next call here may be no task at all
 
 
 def _call_of(body: Body) -> tuple[Function, Sequence[Any], dict[str, Any]]:

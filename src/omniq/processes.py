@@ -66,6 +66,12 @@ class Processes:
         """How many bodies can be started at once."""
         return self._pool().max_workers
 
+    @property
+    def size(self) -> int:
+        """How many processes live now, in all pools."""
+        pools = (self._given, self._own, self._alone)
+        return sum(len(pool.status().workers) for pool in pools if pool is not None)
+
     def free(self, running: int) -> int:
         """How many more bodies could start now, if `running` have; a pool that is shared may be busy."""
         free = self.capacity - running

@@ -57,6 +57,7 @@ class Upkeep:
         self._clock = clock
         self._renews = renews and storage.overrides("renew")
         self._stalls = stalls
+        self.lapses = 0  # what was taken back or ended here because its time was over
         self._stopping = asyncio.Event()
         self._renewed_at = clock.monotonic()
         self._answering_since: float | None = clock.monotonic() - lease_s
@@ -177,6 +178,7 @@ class Upkeep:
         for _ in range(MAX_PAGES):
             ended = await self._storage.lapse(LAPSE_PAGE)
             if ended:
+                self.lapses += ended
                 logger.warning("took back or ended {} tasks whose time was over", ended)
             if ended < LAPSE_PAGE:
                 break

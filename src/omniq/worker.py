@@ -57,13 +57,14 @@ from omniq.task import (
 from omniq.upkeep import Upkeep
 
 if TYPE_CHECKING:
+    from omniq.metrics import Meter
     from omniq.pool import WorkerPool as ProcessPool
 
 # A stop with a time limit does not wait longer than this for a store that is away.
 LAST_SETTLE_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.05
 # Short enough to be at work again within five seconds of a repair.
-LONGEST_PAUSE_S: Final = 2.0
+LONGEST_PAUSE_S: Final = 2.5
 PAUSE_WHILE_STOPPING_S: Final = 0.2
 # So many times as many slots were just filled as have ended meanwhile: those are few.
 FEW_BESIDE: Final = 4
@@ -152,6 +153,8 @@ class AsyncWorkerPool:
         self._name = check_text(name, "name", MAX_WORKER_NAME)
         self._renews = True
         self._ends_when_idle = False
+        self._stalls: StallWatch | None = None
+        self._meter: Meter | None = None
         self.claimed = 0
         self._identity = ""
         self.id = ""
@@ -191,6 +194,13 @@ class AsyncWorkerPool:
         """Somebody else renews the leases of this worker, under an identity that they chose."""
         self._identity, self._renews = identity, False
         return self
+
+    def measured(self) -> Meter:
+        """Count and time runs from the next start on, for Prometheus; without this nothing is imported."""
+        from omniq.metrics import Meter
+
+        self._meter = self._meter or Meter(self)
+        return self._meter
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -234,7 +244,7 @@ class AsyncWorkerPool:
             self._identity or f"{self._name}@{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         )
         self._started_at: datetime = self._clock.now()
-        self._stalls: StallWatch | None = None
+        self._stalls = None
         self._closing = None
         self._outbox: list[Settlement] = []
         self._strangers: list[Settlement] = []
@@ -262,6 +272,7 @@ class AsyncWorkerPool:
             slot_freed=self._ring,
             needs_process=self._needed_process.add,
             begin=self.storage.begin if self.storage.capabilities.transacts else None,
+            meter=self._meter,
         )
 
     @property
@@ -577,6 +588,27 @@ class AsyncWorkerPool:
     def loop_stalls(self) -> int:
         """How often the event loop was found blocked since the start."""
         return 0 if self._stalls is None else self._stalls.stalls
+
+    @property
+    def lapses(self) -> int:
+        """How many tasks of the dead, or past their time, this worker took back or ended since the start."""
+        return self._upkeep.lapses if hasattr(self, "_upkeep") else 0  # somebody may ask before the start
+
+    @property
+    def in_flight(self) -> int:
+        return self._crew.in_flight if hasattr(self, "_crew") else 0
+
+    @property
+    def process_count(self) -> int:
+        return self._crew.process_count
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        return self._loop
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
 
     def _give_back(self, strangers: list[Held]) -> None:
         """Called by the upkeep, maybe from its thread."""

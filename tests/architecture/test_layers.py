@@ -21,7 +21,7 @@ LAYERS = (
     {"clock", "config", "names", "serializer", "storage", "registry", "loopthread"},
     {"pool"},
     {"executors", "coroutines", "running", "hooks", "inchild", "processes", "crew", "upkeep", "worker"}
-    | {"data", "moving", "stalls", "web"},
+    | {"data", "metrics", "moving", "stalls", "tracing", "web"},
     {"app", "calls", "handles", "progressbar", "schedules"},
     {"omniq"},  # the package itself: the public names
     {"testing"},

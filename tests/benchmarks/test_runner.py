@@ -11,7 +11,7 @@ from benchmarks.machine import Noise
 from benchmarks.measures import Drain
 from benchmarks.plan import Plan
 from benchmarks.redis import RedisServers
-from benchmarks.run import all_measures, chosen_measures, chosen_systems, main, run
+from benchmarks.run import DOCUMENT, all_measures, chosen_measures, chosen_systems, main, place_of, run
 from benchmarks.samples import Case, Failure, Record, Sample
 from benchmarks.servers import NoServer
 from benchmarks.stats import Spread, paired_ratio, percentile
@@ -182,6 +182,22 @@ def test_a_store_names_all_its_systems_and_a_quick_run_needs_no_server() -> None
     assert set(chosen_systems(known, ["postgres", "drain"], quick=True)) == on_server
     assert on_server.isdisjoint(chosen_systems(known, ["drain"], quick=True))
     assert on_server <= set(chosen_systems(known, [], quick=False))
+
+
+@pytest.mark.parametrize(
+    ("systems", "measures", "place"),
+    [
+        (["omniq-redis", "raw-redis-aof"], ["drain", "size"], "redis"),
+        (["omniq-redis", "omniq-sqlite"], ["drain"], "tasks"),
+        (["pool-omniq"], ["pool-start"], "pools"),
+        (["omniq-redis"], ["drain", "pool-start"], None),
+    ],
+)
+def test_a_run_has_one_place_on_the_page(systems: list[str], measures: list[str], place: str | None) -> None:
+    chosen = {name: load_all()[name] for name in systems}
+    assert place_of(chosen, [all_measures()[name] for name in measures]) == place
+    page = DOCUMENT.read_text(encoding="utf-8")
+    assert place is None or (report.BEGIN.format(place) in page and report.END.format(place) in page)
 
 
 # --- the real thing ------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def test_the_code_of_a_page_runs(page: Page, tmp_path: Path) -> None:
     program = _write(page, tmp_path)
     with ExitStack() as workers:
         for command in page.commands:
-            if command.startswith("omniq worker"):
+            if command.startswith("omniq worker "):
                 workers.enter_context(_running(command, tmp_path))
         said = _run([sys.executable, "-W", "error", program.name], tmp_path)
         _assert_in_order([text for block in page.python if block.runs for text in block.printed], said)
@@ -74,7 +74,7 @@ def _to_run(page: Page) -> list[str]:
         command
         for command in page.commands
         if command.startswith(("omniq ", "python "))
-        and not command.startswith(("omniq worker", *TESTED_ELSEWHERE))
+        and not command.startswith(("omniq worker ", *TESTED_ELSEWHERE))
     ]
 
 

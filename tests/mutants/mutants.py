@@ -285,8 +285,8 @@ REMEMBERED = [
     Mutant(
         "nobody notices that the file is gone",
         ENGINE,
-        '            self._look_at_file()\n            self._writer.execute("COMMIT")',
-        '            self._writer.execute("COMMIT")',
+        "            self._look_at_file()\n            self._write_rows.write_tallies()",
+        "            self._write_rows.write_tallies()",
         ("tests/sqlite/test_file.py",),
         "exchanged",
     ),
@@ -567,8 +567,8 @@ REMEMBERED = [
     Mutant(
         "a failed job alone is committed as far as it got",
         ENGINE,
-        '            self._writer.execute("ROLLBACK")\n            self._writer.execute("BEGIN")\n',
-        "            pass\n",
+        '            self._writer.execute("ROLLBACK")\n            self._write_rows.changes.clear()\n',
+        "            return\n",
         ("tests/sqlite/test_commits.py",),
         "half_done",
     ),

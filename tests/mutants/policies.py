@@ -1,4 +1,3 @@
-
 """Bugs to plant in the rules for retries, in hooks, in unique calls and in the test kit."""
 
 from tests.mutants.mutants import Mutant
@@ -53,14 +52,6 @@ POLICIES = [
         "        return [(name, None) for name in names]",
         (WORKER_RULES,),
         "unique or equal",
-    ),
-    Mutant(
-        "drain notices no dead worker",
-        "testing/draining.py",
-        "    while await storage.lapse(LAPSE_PAGE) == LAPSE_PAGE:\n        pass\n",
-        "",
-        (KIT,),
-        "lost_worker",
     ),
     Mutant(
         "virtual time fires no schedules",

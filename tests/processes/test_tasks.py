@@ -25,13 +25,17 @@ from omniq import (
     TaskFailed,
     TaskStatus,
     UnserializableArgument,
+    context,
+    inchild,
 )
 from omniq import processes as processes_module
 from omniq.hooks import Call
+from omniq.inchild import Body
 from omniq.pool import WorkerPool as ProcessPool
 from omniq.registry import Resolver
+from omniq.serializer import MsgpackSerializer
 from omniq.storage import MemoryStorage, SQLiteStorage
-from omniq.task import Claim, TaskFilter
+from omniq.task import Claim, Succeeded, TaskFilter
 from tests.pool.leftovers import family
 from tests.pool.listening import within_a_second
 from tests.processes import jobs
@@ -485,3 +489,10 @@ def test_an_executor_that_does_not_exist(executor: Any) -> None:
 def test_something_that_is_no_process_pool(pool: Any) -> None:
     with pytest.raises(InvalidOption, match=r"omniq\.pool\.WorkerPool"):
         AsyncWorkerPool(MemoryStorage(), process_pool=pool)
+
+
+def test_a_context_ends_with_its_task() -> None:
+    body = Body("id", 1, 1, b"builtins:abs", ((-1,), {}), MsgpackSerializer(), None)
+    assert inchild.run(body) == Succeeded(MsgpackSerializer().dumps(1))
+    with pytest.raises(InvalidOption, match="while a task runs"):
+        context()

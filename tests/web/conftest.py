@@ -40,8 +40,9 @@ def served(database: Path, *options: str) -> Iterator[str]:
         process.stdout.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def browser() -> Iterator[Any]:
+    """For one test: its driver keeps an event loop running in this thread, which no other test may find."""
     path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if path is None:
         missing = "no Chromium on this machine (apt-get install chromium)"

@@ -15,6 +15,7 @@ import pytest
 
 from omniq import OmniQ, Task, TaskError
 from omniq.errors import InvalidOption
+from omniq.schedule import Schedule
 from omniq.storage import MemoryStorage
 from omniq.task import Settlement, TaskFilter
 from omniq.web import Dashboard, Settings
@@ -23,7 +24,11 @@ from omniq.web.guarding import CSRF_HEADER, HEADERS, OPEN_PATHS, is_loopback
 
 TOKEN = "a token that is long enough"
 OURS = "http://127.0.0.1:8383"
-ACTIONS = {"/api/task/{action}": ("retry", {"id": "t1"}), "/api/queue/{action}": ("pause", {"queue": "mail"})}
+ACTIONS = {
+    "/api/task/{action}": ("retry", {"id": "t1"}),
+    "/api/queue/{action}": ("pause", {"queue": "mail"}),
+    "/api/schedule/{action}": ("pause", {"name": "nightly"}),
+}
 
 
 @asynccontextmanager
@@ -130,6 +135,7 @@ async def test_another_site_cannot_act(headers: dict[str, str], status: int) -> 
     store = storage()
     await store.enqueue(Task("a.b", id="t1"))
     await store.cancel("t1")
+    await store.save_schedule(Schedule(name="nightly", call=Task("a.b"), every=60))
     dashboard = Dashboard(store, Settings(allow_actions=True))
     said = {name: value.replace("<right>", dashboard.guard.csrf) for name, value in headers.items()}
     async with client(dashboard, **({"content-type": "application/json"} | said)) as asking:
@@ -138,6 +144,35 @@ async def test_another_site_cannot_act(headers: dict[str, str], status: int) -> 
                 body = str(body_for(path)).replace("'", '"')
                 answer = await asking.request(method, path, content=body)
                 assert answer.status_code == status, (path, answer.text)
+    await store.close()
+
+
+async def test_schedules_are_shown_without_arguments_and_obey() -> None:
+    """S12, and each verb; what is not there is told."""
+    store = storage()
+    call = Task("a.b", ("c4nary",), {"note": "c4nary"}, queue="mail")
+    await store.save_schedule(Schedule(name="nightly", call=call, cron="0 2 * * *", tz="Europe/Berlin"))
+    dashboard = Dashboard(store, Settings(allow_actions=True, show_args=True))
+    async with client(dashboard, **{CSRF_HEADER: dashboard.guard.csrf}) as asking:
+
+        async def tell(action: str, body: object) -> httpx.Response:
+            return await asking.post(f"/api/schedule/{action}", json=body)
+
+        shown = await asking.get("/api/schedules")
+        assert "c4nary" not in shown.text
+        [one] = shown.json()["schedules"]
+        assert (one["name"], one["cron"], one["tz"]) == ("nightly", "0 2 * * *", "Europe/Berlin")
+        assert (one["queue"], one["paused"]) == ("mail", False)
+        assert (await tell("pause", {"name": "nightly"})).status_code == 200
+        assert [known.paused for known in await store.schedules()] == [True]
+        made = (await tell("run", {"name": "nightly"})).json()["id"]
+        assert (await store.get_task(made)) is not None
+        assert (await tell("resume", {"name": "nightly"})).status_code == 200
+        assert [known.paused for known in await store.schedules()] == [False]
+        assert (await tell("pause", {"name": "nobody"})).status_code == 404
+        assert (await tell("remove", {"name": "nightly"})).status_code == 404
+        assert (await tell("pause", {"name": 7})).status_code == 400
+    assert len(await store.schedules()) == 1
     await store.close()
 
 

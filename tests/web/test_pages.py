@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from omniq import Task, TaskError
+from omniq.schedule import Schedule
 from omniq.storage import SQLiteStorage
 from omniq.task import Settlement, WorkerInfo
 from tests.web.conftest import apart, served
@@ -70,7 +71,7 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[tuple[Path, str]]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     database = tmp_path_factory.mktemp("desk") / "jobs.db"
 
     async def make() -> None:
@@ -128,8 +129,35 @@ def test_a_queue_is_paused_and_resumed_and_the_page_follows(desk: Desk) -> None:
     desk.open("task/held up")
     desk.shows("queue mail is paused")
     desk.page.get_by_role("button", name="Resume mail").click()
+    desk.page.get_by_role("button", name="Resume mail").wait_for(state="detached")
     desk.shows("no living worker serves queue mail")
     assert "mail" not in desk.do(lambda storage: storage.paused())
+
+
+def test_a_schedule_is_paused_resumed_and_run(desk: Desk) -> None:
+    async def work(storage: SQLiteStorage) -> None:
+        call = Task("shop.report", queue="reports")
+        await storage.save_schedule(Schedule(name="nightly", call=call, cron="0 2 * * *", tz="Europe/Berlin"))
+
+    async def is_paused(storage: SQLiteStorage) -> bool:
+        return any(one.paused for one in await storage.schedules() if one.name == "nightly")
+
+    desk.do(work)
+    desk.open("")
+    desk.page.locator("#nav a", has_text="Overview").wait_for()
+    desk.page.keyboard.press("g")
+    desk.page.keyboard.press("s")
+    row = desk.page.locator('tr[data-schedule="nightly"]')
+    row.get_by_text("0 2 * * *").wait_for()
+    row.get_by_role("button", name="Pause").click()
+    row.get_by_role("button", name="Resume").wait_for()
+    assert desk.do(is_paused)
+    row.get_by_role("button", name="Resume").click()
+    row.get_by_role("button", name="Pause").wait_for()
+    assert not desk.do(is_paused)
+    row.get_by_role("button", name="Run now").click()
+    desk.becomes("pending")
+    desk.page.locator("h1", has_text="shop.report").wait_for()
 
 
 def test_the_overview_is_live(desk: Desk) -> None:
@@ -204,7 +232,7 @@ def test_everything_can_be_done_by_keyboard(desk: Desk) -> None:
 def test_a_phone_needs_no_sideways_scrolling(desk: Desk) -> None:
     desk.put(Task("shop.phone" + ".very" * 20, id="x" * 200, queue="phone"))
     desk.page.set_viewport_size({"width": 360, "height": 740})
-    for place in ("", "queues", "tasks", "workers", f"task/{'x' * 200}"):
+    for place in ("", "queues", "tasks", "workers", "schedules", f"task/{'x' * 200}"):
         desk.open(place)
         desk.page.locator("main .card").first.wait_for()
         assert desk.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
@@ -228,11 +256,12 @@ def test_no_text_of_a_user_becomes_markup(desk: Desk) -> None:
         await storage.enqueue(Task("shop.evil", id="held", queue="evil2"))
         await storage.beat(WorkerInfo(XSS[1], XSS[1], XSS[1], 1, None, 1, 1, (XSS[0],)))
         await storage.claim(XSS[1], ["evil2"], 1, 600.0)
+        await storage.save_schedule(Schedule(name=XSS[1], call=Task("shop.evil"), every=86400))
 
     desk.do(work)
     wrong = "main script, main img, main svg [onload], main [onerror], [href^=javascript]"
     born = f"document.querySelectorAll('{wrong}').length"
-    places = ["", "queues", "tasks?queue=evil", "workers", "task/held"]
+    places = ["", "queues", "tasks?queue=evil", "workers", "schedules", "task/held"]
     places += [f"task/{_quoted(f'{n} {canary}')}" for n, canary in enumerate(XSS)]
     for place in places:
         desk.open(place)

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from loguru import logger
@@ -60,7 +61,8 @@ def main() -> int:
     # Outside of a running loop, because modules may do at import what is refused inside one.
     try:
         pool = _prepare(start, link)
-        return loop.run_until_complete(_Serving(link, pool, start).run())
+        with _metrics(pool, start.metrics_fd):
+            return loop.run_until_complete(_Serving(link, pool, start).run())
     except OmniqError as exc:
         code = exc.exit_code if isinstance(exc, CommandFailed) else EXIT_FAILED
         if start.plan.debug:
@@ -96,6 +98,14 @@ def _prepare(start: Start, link: Link[Order]) -> AsyncWorkerPool:
         pool.supervised(start.identity)
     link.send(Found(address, *_kept(storage)))
     return pool
+
+
+def _metrics(pool: AsyncWorkerPool, fd: int | None) -> AbstractContextManager[None]:
+    if fd is None:
+        return nullcontext()
+    listening = socket.socket(fileno=fd)
+    listening.set_inheritable(False)
+    return pool.measured().served(listening)
 
 
 def _openable(address: str | None) -> str | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
 from types import FrameType
 
@@ -11,6 +9,7 @@ import click
 
 from omniq.cli.errors import CommandFailed
 from omniq.cli.group import OmniqCommand
+from omniq.cli.listening import listen
 from omniq.cli.store import find_store, url_option
 
 MIN_TOKEN = 16
@@ -61,7 +60,7 @@ def dashboard(
         find_store(url),
         Settings(token=token, hosts=hosts, allow_actions=allow_actions, show_args=show_args),
     )
-    listening = _listen(host, port)
+    listening = listen(host, port, "--port 0")
     shown = f"[{host}]" if ":" in host else host
     sys.stdout.write(f"dashboard on http://{shown}:{listening.getsockname()[1]}/ (Ctrl-C ends it)\n")
     sys.stdout.flush()
@@ -73,18 +72,3 @@ def dashboard(
             super().handle_exit(sig, frame)
 
     Server(config).run(sockets=[listening])
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host.strip("[]"), port))
-        listening.listen(128)
-    except OSError as exc:
-        listening.close()
-        raise CommandFailed(
-            f"cannot listen on {host}:{port}: {os.strerror(exc.errno or 0)}; try --port 0"
-        ) from None
-    return listening

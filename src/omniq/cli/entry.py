@@ -17,6 +17,7 @@ from omniq.cli.move import move
 from omniq.cli.queues import pause, queues, resume, workers
 from omniq.cli.schedules import schedules
 from omniq.cli.tasks import cancel, retry, show, tasks
+from omniq.cli.top import top
 from omniq.cli.why import why
 from omniq.cli.worker import worker
 
@@ -29,6 +30,6 @@ def main() -> None:
 
 for command in (
     worker, enqueue, tasks, show, why, result, retry, cancel, delete, purge, queues, pause, resume, workers,
-    schedules, health, doctor, migrate, move, dashboard, demo,
+    schedules, health, doctor, migrate, move, dashboard, top, demo,
 ):  # fmt: skip
     main.add_command(command)

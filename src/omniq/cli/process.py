@@ -35,22 +35,23 @@ class Child:
         self.kill_at: float | None = None  # told to make way for another; gone by then
 
     @classmethod
-    async def spawn(cls, plan: Plan) -> Child:
+    async def spawn(cls, plan: Plan, metrics: socket.socket | None = None) -> Child:
         """Start it in a session of its own, so that Ctrl-C reaches the supervisor only."""
         ours, theirs = socket.socketpair()
+        extra = () if metrics is None else (metrics.fileno(),)
         with contextlib.ExitStack() as unless_started, theirs:
             unless_started.enter_context(ours)
             process = await asyncio.create_subprocess_exec(
                 *python("omniq.cli.child", plan.app, str(theirs.fileno())),
                 stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), *extra),
                 start_new_session=True,
             )
             unless_started.pop_all()
         link = await to_child(ours)
         # A random part: a process that gets an old one's number is another worker.
         identity = f"worker@{socket.gethostname()}:{process.pid}:{secrets.token_hex(4)}"
-        link.send(Start(plan, identity))
+        link.send(Start(plan, identity, *extra))
         return cls(process, link, identity)
 
     @property

@@ -11,10 +11,12 @@ body that holds the interpreter for minutes loses nothing, and takes back at onc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import signal
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +24,7 @@ from loguru import logger
 
 from omniq.cli import log
 from omniq.cli.aftermath import give_back, release
+from omniq.cli.listening import metrics_sockets
 from omniq.cli.process import Child
 from omniq.cli.reload import changes
 from omniq.cli.renewal import keep_renewing
@@ -50,13 +53,15 @@ TAKE_BACK_EVERY_S: Final = 0.2
 def supervise(plan: Plan) -> Refused | None:
     """Until told to stop. What is returned says why it could not even begin."""
     log.configure(plan.log_level, debug=plan.debug, form=plan.log_format)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(Supervisor(plan).run())
+    with contextlib.ExitStack() as until_the_end, asyncio.Runner(loop_factory=new_event_loop) as runner:
+        metrics = [until_the_end.enter_context(one) for one in metrics_sockets(plan)]
+        return runner.run(Supervisor(plan, metrics).run())
 
 
 class Supervisor:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, metrics: Sequence[socket.socket] = ()) -> None:
         self._plan = plan
+        self._metrics = metrics
         self._children: set[Child] = set()
         self._stores: dict[str, BaseStorage] = {}
         self._stopping = asyncio.Event()
@@ -74,8 +79,9 @@ class Supervisor:
         watching = asyncio.create_task(self._watch_files()) if self._plan.reload else None
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(self._plan.processes):
-                    group.create_task(self._keep_one_running())
+                for place in range(self._plan.processes):
+                    metrics = self._metrics[place] if self._metrics else None
+                    group.create_task(self._keep_one_running(metrics))
         finally:
             beside = [task for task in (renewing, watching) if task is not None]
             for task in beside:
@@ -127,13 +133,13 @@ class Supervisor:
 
     # --- one place -------------------------------------------------------------------------------
 
-    async def _keep_one_running(self) -> None:
+    async def _keep_one_running(self, metrics: socket.socket | None) -> None:
         """A child, and after its death another one, with growing pauses while they die soon."""
         pause_s = 0.0
         while not self._stopping.is_set():
             lived_s = 0.0
             try:
-                child = await Child.spawn(self._plan)
+                child = await Child.spawn(self._plan, metrics)
             except OSError as exc:
                 logger.error("cannot start a worker process: {}", exc)
             else:

@@ -37,6 +37,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     log_format: str = "text"
     reload: bool = False
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
     stall_limit: float = 600.0
     debug: bool = False
 
@@ -48,6 +50,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 class Start(Struct, frozen=True, tag="start"):
     plan: Plan
     identity: str
+    metrics_fd: int | None = None  # a socket that listens, for its metrics
 
 
 class Stop(Struct, frozen=True, tag="stop"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from typing import Any, Final
 
 import click
@@ -86,6 +87,15 @@ def _queue_names(_: click.Context, __: click.Parameter, value: str | None) -> tu
     metavar="PATTERN",
     help="Also run functions that are no registered tasks, such as 'myapp.jobs.*'; repeatable.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve metrics for Prometheus here; each further process on the next port. 0: any that is free.",
+)
+@click.option(
+    "--metrics-host", default="127.0.0.1", show_default=True, help="The address for --metrics-port."
+)
 @click.option("--url", metavar="URL", help="Work on this store instead of the application's own.")
 @click.option("--stall-limit", type=POSITIVE, default=600.0, hidden=True)
 def worker(**options: Any) -> None:
@@ -96,6 +106,8 @@ def worker(**options: Any) -> None:
     """
     if sys.platform == "win32":  # it has neither sessions nor socket pairs to inherit
         raise CommandFailed("omniq worker needs a POSIX system; run q.worker() in a program of your own")
+    if options["metrics_port"] is not None and find_spec("prometheus_client") is None:
+        raise CommandFailed("--metrics-port needs pip install 'omniq-tasks[metrics]'")
     from omniq.cli.supervisor import supervise
     from omniq.cli.wire import Plan
 

@@ -88,8 +88,10 @@ class Dashboard:
             ("/api/tasks", self._tasks, get),
             ("/api/task", self._task, get),
             ("/api/workers", self._workers, get),
+            ("/api/schedules", self._schedules, get),
             ("/api/task/{action}", self._act_on_task, post),
             ("/api/queue/{action}", self._act_on_queue, post),
+            ("/api/schedule/{action}", self._act_on_schedule, post),
         ]
         return [Route(path, _answered(answer), methods=methods) for path, answer, methods in table]
 
@@ -174,6 +176,11 @@ class Dashboard:
         workers = (await self._storage.workers())[:MAX_LIMIT]
         return JSONResponse({"workers": [shapes.worker(one, held.get(one.id, []), now) for one in workers]})
 
+    async def _schedules(self, _: Request) -> Response:
+        found = sorted(await self._storage.schedules(), key=lambda one: one.name)
+        told = {"schedules": [shapes.schedule(one) for one in found[:MAX_LIMIT]], "of": len(found)}
+        return JSONResponse(told)
+
     # --- steering --------------------------------------------------------------------------------
 
     async def _act_on_task(self, request: Request) -> Response:
@@ -205,6 +212,23 @@ class Dashboard:
                 return refused(404, "an action is pause or resume")
         self.live.look_soon()
         return JSONResponse({"ok": True})
+
+    async def _act_on_schedule(self, request: Request) -> Response:
+        name = (await _body(request)).get("name")
+        if not isinstance(name, str):
+            raise InvalidOption("the body must be JSON with the name of a schedule")
+        made: str | None = None
+        match request.path_params["action"]:
+            case "pause":
+                await self._storage.pause_schedule(name)
+            case "resume":
+                await self._storage.resume_schedule(name)
+            case "run":
+                made = str(await self._storage.run_schedule(name))
+            case _:
+                return refused(404, "an action is pause, resume or run")
+        self.live.look_soon()
+        return JSONResponse({"ok": True, "id": made})
 
 
 # --- from requests to values, from errors to answers ---------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from omniq.logic.health import judge
 from omniq.logic.why import Reason
+from omniq.schedule import Schedule
 from omniq.storage.base import BaseStorage
 from omniq.storage.facts import vital_signs
 from omniq.storage.tallying import counted, minute_of, rated
@@ -122,6 +123,23 @@ def worker(one: WorkerInfo, holding: Sequence[Task], now: datetime) -> dict[str,
 
 
 SILENT_S: Final = 60.0
+
+
+def schedule(one: Schedule) -> dict[str, Any]:
+    """Without the arguments of its call: those are on the tasks that it makes, where they may be shown."""
+    return {
+        "name": one.name,
+        "func": one.call.func_path,
+        "queue": one.call.queue,
+        "every": one.every,
+        "cron": one.cron,
+        "tz": one.tz,
+        "catch_up": one.catch_up,
+        "overlap": one.overlap,
+        "paused": one.paused,
+        "next_at": moment(one.next_at),
+        "last_at": moment(one.last_at),
+    }
 
 
 def head(one: Head, paused: set[str]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def _heads(start: str, leap: str) -> str:
 
 
 _ALL_HEADS: Final = _heads("", f"coalesce(({_NEXT_PRIORITY}), ({_NEXT_QUEUE}))")
-_HEADS_OF_QUEUE: Final = _heads("AND queue = ?1", f"({_NEXT_PRIORITY})")
+_HEADS_OF_QUEUE: Final = _heads("AND queue = ?", f"({_NEXT_PRIORITY})")
 _RANGE: Final = f"{_INDEX} AND queue = ? AND priority = ? AND due <= ? ORDER BY due, seq LIMIT ?"
 _ROWS_IN_RANGE: Final = f"SELECT {WAITING} FROM omniq_task t {_RANGE.removeprefix('omniq_task ')}"
 _PLACES_IN_RANGE: Final = f"SELECT due, seq FROM {_RANGE}"

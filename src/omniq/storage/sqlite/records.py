@@ -64,16 +64,17 @@ SETTLED_AT_ONCE: Final = (50, 10, 1)  # statements for so many successes: each i
 
 
 def _succeed(count: int) -> str:
-    """`?1` is the moment, `?2` how long to keep it; then seq, id, epoch, result of each."""
-    values = ", ".join(f"(?{n}, ?{n + 1}, ?{n + 2}, ?{n + 3})" for n in range(3, 3 + 4 * count, 4))
+    """The moment, three times, and how long to keep it; then seq, id, epoch, result of each."""
+    # Without numbers: from Python 3.14 on, numbered marks do not go with a tuple of values.
+    values = ", ".join(["(?, ?, ?, ?)"] * count)
     return (
-        "UPDATE omniq_task SET status = 2, result = v.column4, result_status = 2, result_at = ?1, "
-        "finished_at = ?1, prune_at = ?1 + coalesce(CAST(result_ttl * 1000000 AS INTEGER), ?2), "
+        "UPDATE omniq_task SET status = 2, result = v.column4, result_status = 2, result_at = ?, "
+        "finished_at = ?, prune_at = ? + coalesce(CAST(result_ttl * 1000000 AS INTEGER), ?), "
         "owner = NULL, lease = NULL, boot = NULL, claim_id = NULL, isolates = 0, cancel_requested = 0, "
         "error = NULL "
         f"FROM (VALUES {values}) v "
-        "WHERE seq = v.column1 AND id = v.column2 AND status = 1 AND epoch = v.column3 "
-        "RETURNING id, epoch, queue"
+        "WHERE seq = v.column1 AND id = v.column2 "
+        "AND status = 1 AND epoch = v.column3 RETURNING id, epoch, queue"
     )
 
 

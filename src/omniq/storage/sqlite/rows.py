@@ -253,7 +253,8 @@ class SQLiteRows(MovingRows):
 
     def _succeed(self, values: list[Any], now: datetime) -> set[tuple[str, int]]:
         """T4 for all of these whose epoch still holds; id and epoch of those."""
-        times = (micros(now), round(self.retention.result_s * 1_000_000))
+        at = micros(now)
+        times = (at, at, at, round(self.retention.result_s * 1_000_000))
         held: set[tuple[str, int]] = set()
         first, end = 0, len(values)
         for size in SETTLED_AT_ONCE:
@@ -334,9 +335,9 @@ class SQLiteRows(MovingRows):
             ),
         )
         self.conn.execute(
-            "DELETE FROM omniq_run WHERE seq = ?1 AND epoch <= "
-            "(SELECT epoch FROM omniq_run WHERE seq = ?1 ORDER BY epoch DESC LIMIT 1 OFFSET ?2)",
-            (task.seq, HISTORY_LIMIT),
+            "DELETE FROM omniq_run WHERE seq = ? AND epoch <= "
+            "(SELECT epoch FROM omniq_run WHERE seq = ? ORDER BY epoch DESC LIMIT 1 OFFSET ?)",
+            (task.seq, task.seq, HISTORY_LIMIT),
         )
 
     def set_paused(self, queue: str, paused: bool) -> None:
@@ -420,10 +421,10 @@ class SQLiteRows(MovingRows):
         at = micros(now)
         self._leave(seq, TaskStatus.FAILED)
         self.conn.execute(
-            "UPDATE omniq_task SET status = 3, error = ?1, finished_at = ?2, result_status = 3, "
-            "result_at = ?2, prune_at = ?3, owner = NULL, lease = NULL, boot = NULL, claim_id = NULL, "
-            "isolates = 0, cancel_requested = 0 WHERE seq = ?4",
-            (error, at, at + round(self.retention.failed_s * 1_000_000), seq),
+            "UPDATE omniq_task SET status = 3, error = ?, finished_at = ?, result_status = 3, "
+            "result_at = ?, prune_at = ?, owner = NULL, lease = NULL, boot = NULL, claim_id = NULL, "
+            "isolates = 0, cancel_requested = 0 WHERE seq = ?",
+            (error, at, at, at + round(self.retention.failed_s * 1_000_000), seq),
         )
 
     def due_next(self, claim: Claim, now: datetime) -> datetime | None:

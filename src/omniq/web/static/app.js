@@ -2,7 +2,7 @@
 import { h, setNow } from "./dom.js";
 import { pages } from "./pages.js";
 
-const TABS = [["", "Overview", "o"], ["queues", "Queues", "q"], ["tasks", "Tasks", "t"], ["workers", "Workers", "w"]];
+const TABS = [["", "Overview", "o"], ["queues", "Queues", "q"], ["tasks", "Tasks", "t"], ["workers", "Workers", "w"], ["schedules", "Schedules", "s"]];
 const main = document.getElementById("main");
 const state = { session: { actions: false, args: false, csrf: "" }, overview: null, live: false, page: null };
 
@@ -28,9 +28,9 @@ export async function tell(path, body, done) {
       headers: { "content-type": "application/json", "x-omniq-csrf": state.session.csrf },
       body: JSON.stringify(body),
     });
-    await read(answer);
+    const said = await read(answer);
     toast(done);
-    return true;
+    return said;
   } catch (error) {
     toast(error.message, "bad");
     return false;
@@ -115,7 +115,7 @@ function drawStatus(trouble) {
 
 // --- keys ----------------------------------------------------------------------------------------
 
-const HELP = [["g then o q t w", "overview, queues, tasks, workers"], ["/", "to the filter"], ["j k", "down, up in a list"], ["Enter", "open"],
+const HELP = [["g then o q t w s", "overview, queues, tasks, workers, schedules"], ["/", "to the filter"], ["j k", "down, up in a list"], ["Enter", "open"],
   ["r c n d", "on a task: retry, cancel, run now, delete"], ["shift d", "light or dark"], ["?", "this"]];
 let prefix = false;
 

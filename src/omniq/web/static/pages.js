@@ -242,4 +242,42 @@ async function workers(view) {
   view.update = () => { if (Date.now() - looked > 2000) { looked = Date.now(); load().catch((error) => view.toast(error.message, "bad")); } };
 }
 
-export const pages = { "": overview, queues, tasks, task, workers };
+// --- schedules -----------------------------------------------------------------------------------
+
+function scheduleRow(view, one) {
+  const act = (action, done) => async (event) => {
+    event.target.disabled = true;
+    const said = await view.tell(`schedule/${action}`, { name: one.name }, done);
+    if (said && said.id) location.hash = taskHref(said.id); else await view.reload();
+  };
+  const rules = [one.catch_up !== "latest" && `catch up: ${one.catch_up}`, one.overlap !== "allow" && "no overlap"].filter(Boolean).join(", ");
+  return h("tr", { dataset: { schedule: one.name } },
+    h("td", {}, h("b", {}, one.name), one.paused && pill("paused"), rules ? h("small", { class: "id" }, rules) : null),
+    h("td", {}, one.every ? `every ${span(one.every)}` : [h("code", {}, one.cron), ` ${one.tz}`]),
+    h("td", {}, h("a", { href: `#/tasks?func=${encodeURIComponent(one.func)}&queue=${encodeURIComponent(one.queue)}` }, one.func)),
+    h("td", {}, one.queue),
+    h("td", {}, one.next_at ? time(one.next_at) : "–"), h("td", {}, one.last_at ? time(one.last_at) : "–"),
+    h("td", { class: "end" }, view.state.session.actions && [
+      h("button", { type: "button", onclick: act("run", `${one.name}: a task was made`) }, "Run now"),
+      one.paused
+        ? h("button", { type: "button", onclick: act("resume", `${one.name}: resumed`) }, "Resume")
+        : h("button", { type: "button", onclick: act("pause", `${one.name}: paused`) }, "Pause")]));
+}
+
+async function schedules(view) {
+  view.reload = async () => {
+    const { schedules: found, of } = await view.ask("schedules");
+    view.element.replaceChildren(...[h("h1", {}, "Schedules"),
+      h("section", { class: "card" }, table(["Schedule", "When", "Task", "Queue", "Next", "Last", ""], found.map((one) => scheduleRow(view, one)), "Nothing is scheduled. See q.schedule, or omniq schedules add.")),
+      of > found.length ? h("p", { class: "note" }, `The first ${number(found.length)} of ${number(of)}; omniq schedules lists all.`) : null].filter(Boolean));
+  };
+  await view.reload();
+  let looked = Date.now();
+  view.update = () => {
+    if (Date.now() - looked < 2000 || view.element.contains(document.activeElement)) return;
+    looked = Date.now();
+    view.reload().catch((error) => view.toast(error.message, "bad"));
+  };
+}
+
+export const pages = { "": overview, queues, tasks, task, workers, schedules };

@@ -1,0 +1,98 @@
+"""What `omniq top` shows, as plain rows: bounded looks at a store, whose cost does not grow with it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from msgspec import Struct
+
+from omniq.cli.text import safe
+from omniq.logic.health import judge
+from omniq.storage.base import BaseStorage
+from omniq.storage.facts import vital_signs
+from omniq.storage.tallying import counted, rated
+from omniq.task import Task, TaskFilter, TaskStatus
+
+RATES_OVER: Final = timedelta(minutes=5)
+SHOWN: Final = 50  # of each kind of task
+LOOKED_AT: Final = 500  # of what runs, to find what runs longest
+
+
+class QueueRow(Struct, frozen=True):
+    name: str
+    cells: tuple[str, ...]
+    paused: bool
+
+
+class TaskRow(Struct, frozen=True):
+    id: str
+    cells: tuple[str, ...]
+
+
+class Glance(Struct, frozen=True):
+    lines: list[str]
+    is_well: bool
+    queues: list[QueueRow]
+    tasks: list[TaskRow]
+
+
+async def glance(storage: BaseStorage) -> Glance:
+    now = storage.clock.now()
+    tallies, paused = await storage.tallies(), await storage.paused()
+    heads = sorted(await storage.heads(), key=lambda head: head.due_at)
+    running = (await storage.page(TaskFilter(status=TaskStatus.RUNNING), limit=LOOKED_AT)).tasks
+    failed = (await storage.page(TaskFilter(status=TaskStatus.FAILED), limit=SHOWN)).tasks
+    workers, health = await storage.workers(), judge(*await vital_signs(storage))
+    oldest: dict[str, datetime] = {}
+    for head in heads:
+        oldest.setdefault(head.queue, head.due_at)
+    counts = counted(tallies)
+    queues = [
+        _queue(name, counts.get(name, {}), oldest.get(name), name in paused, now)
+        for name in sorted({*counts, *paused})
+    ]
+    longest = sorted(running, key=lambda task: task.started_at or now)[:SHOWN]
+    tasks = [_task(task, "running", task.started_at, task.owner or "", now) for task in longest]
+    for head in heads[:SHOWN]:
+        state = "paused" if head.queue in paused else "waiting"
+        cells = (state, safe(head.func_path), safe(head.queue), span(head.due_at, now), "")
+        tasks.append(TaskRow(head.task_id, cells))
+    for task in failed:
+        tasks.append(_task(task, "failed", task.finished_at, task.error.type if task.error else "", now))
+    rates = rated(tallies, now - RATES_OVER, now)
+    slots = sum(one.concurrency for one in workers)
+    lines = [
+        f"{len(workers)} workers, {len(running)} of {slots} slots busy",
+        f"in 5 min: {rates.enqueued} enqueued, {rates.succeeded} done, {rates.failed} failed, "
+        f"{rates.retried} retried, {rates.lost} lost",
+        *(safe(one) for one in (*health.problems, *health.notes)),
+    ]
+    return Glance(lines, health.ok, queues, tasks)
+
+
+def _queue(
+    name: str, counts: dict[TaskStatus, int], oldest: datetime | None, paused: bool, now: datetime
+) -> QueueRow:
+    numbers = (str(counts.get(status, 0)) for status in TaskStatus)
+    state = "paused" if paused else "open"
+    return QueueRow(name, (safe(name), state, *numbers, "" if oldest is None else span(oldest, now)), paused)
+
+
+def _task(task: Task, state: str, since: datetime | None, note: str, now: datetime) -> TaskRow:
+    if task.cancel_requested:
+        state = "cancelling"
+    return TaskRow(task.id, (state, safe(task.func_path), safe(task.queue), span(since, now), safe(note)))
+
+
+def span(since: datetime | None, now: datetime) -> str:
+    """How long ago, in the largest two units that say something."""
+    if since is None:
+        return ""
+    seconds = max(0, int((now - since).total_seconds()))
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min {seconds % 60} s" if minutes else f"{seconds} s"

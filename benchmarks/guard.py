@@ -99,6 +99,7 @@ def main(arguments: Sequence[str]) -> int:
     record, _ = run(
         QUICK, {name: load_all()[name] for name in names}, [task_measures()[name] for name in MEASURES],
         options.scratch, RESULTS, "python -m benchmarks.guard",
+        {case for store in stores for pair in pairs(store) for case in pair},
     )  # fmt: skip
     said = json.loads(KEPT.read_text(encoding="utf-8"))
     found = list(findings(record, stores, said["ratios"], said["loss"]))

@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,13 +44,16 @@ PLACES = (*GROUPS, "redis")
 class Run:
     """One run: takes the samples, tells how far it is, and writes every one down as it comes."""
 
-    def __init__(self, plan: Plan, scratch: Path, marks: Path, results: TextIO) -> None:
+    def __init__(
+        self, plan: Plan, scratch: Path, marks: Path, results: TextIO, cases: Container[Case] | None = None
+    ) -> None:
         self._pythons: dict[str, Path] = {}
         self.bench = Bench(plan, scratch, Marks(marks), self._pythons)
         self.record = Record()
         self.noises: list[Noise] = []
         self.cut: str | None = None
         self._results = results
+        self._cases = cases
         self._started = time.monotonic()
 
     def take_all(self, systems: Mapping[str, System], measures: Sequence[Measure]) -> None:
@@ -84,8 +87,10 @@ class Run:
         for round_ in range(max(measure.rounds(plan) for measure in measures)):
             for measure in (measure for measure in measures if round_ < measure.rounds(plan)):
                 for system in (system for system in systems.values() if system.name in self._pythons):
-                    for variant in measure.variants(system, plan):
-                        yield measure, Case(measure.name, system.name, variant), round_
+                    cases = (Case(measure.name, system.name, v) for v in measure.variants(system, plan))
+                    for case in cases:
+                        if self._cases is None or case in self._cases:
+                            yield measure, case, round_
 
     def _take(self, measure: Measure, system: System, case: Case, round_: int, turn: str) -> None:
         self.noises.append(Noise.now(self.bench.scratch))
@@ -121,8 +126,9 @@ def run(
     scratch: Path,
     results: Path,
     command: str,
+    cases: Container[Case] | None = None,
 ) -> tuple[Record, str]:
-    """Measure, and say what came out. Everything in `scratch` is removed again."""
+    """Measure, all cases or these, and say what came out. Everything in `scratch` is removed again."""
     about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": f"`{command}`", **describe()}
     folder = Path(tempfile.mkdtemp(prefix="omniq-benchmarks-", dir=scratch))
     in_memory = Path(tempfile.mkdtemp(prefix="omniq-benchmarks-", dir=MEMORY if MEMORY.is_dir() else scratch))
@@ -131,7 +137,7 @@ def run(
     try:
         with file.open("w", encoding="utf-8") as lines:
             lines.write(json.dumps({"about": about, "plan": asdict(plan)}) + "\n")
-            one = Run(plan, folder, in_memory, lines)
+            one = Run(plan, folder, in_memory, lines, cases)
             try:
                 one.take_all(systems, measures)
             finally:

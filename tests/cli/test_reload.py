@@ -45,6 +45,8 @@ def test_changed_files_mean_other_worker_processes(site: Site) -> None:
     started = [entry for entry in entries if entry["message"].startswith("started ")]
     assert {entry["func"] for entry in started} == {"small.say"}
     assert all(entry["task"] in entry["message"] for entry in started)
+    # Of the application that could not be imported; a restart that was asked for is no warning.
+    assert len([entry for entry in entries if " ended: " in entry["message"]]) == 1
     said = [
         entry for entry in entries if entry["logger"] == "small.shop"
     ]  # by the standard library's logging

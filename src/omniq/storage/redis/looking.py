@@ -179,7 +179,7 @@ def _narrowed(wanted: TaskFilter) -> tuple[Argument, ...]:
     """What the script itself looks at; the rest of a filter is for `matches`."""
     return (
         -1 if wanted.status is None else records.NUMBERS[wanted.status],
-        wanted.queue or "",
+        name_bytes(wanted.queue or ""),
         name_bytes(wanted.unique_key or ""),
         "" if wanted.finished_before is None else records.microseconds(wanted.finished_before),
     )

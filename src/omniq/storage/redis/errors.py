@@ -17,6 +17,7 @@ _AWAY: Final = {
     "BUSY": "a script of somebody else keeps it busy",
     "MASTERDOWN": "it is a replica that has lost its primary",
     "CLUSTERDOWN": "the cluster is down",
+    "MOVED": "the cluster is moving these keys",
     "TRYAGAIN": "the cluster is moving these keys",
     "NOREPLICAS": "too few replicas are there for it to accept writes",
     "UNBLOCKED": "it became a replica while it was asked",

@@ -143,7 +143,7 @@ async def test_after_a_failover_the_disk_of_the_new_primary_is_waited_for() -> N
 
 @pytest.mark.parametrize("how", ["cut", "stopped"])
 async def test_whoever_waits_for_a_disk_that_is_gone_is_told_so(how: str) -> None:
-    """The next connection may lead to a server that has forgotten the last second: it cannot answer for it."""
+    """The next connection may lead to a server that has forgotten the last second."""
     with private(EVERY_SECOND) as server:
         disk = Disk(Address(server.url, "cut"))
         try:

@@ -208,6 +208,4 @@ class Disk:
 
 
 def _closed() -> StoreUnavailable:
-    return StoreUnavailable(
-        "the storage was closed while it waited for the disk; what was written may be lost"
-    )
+    return StoreUnavailable("the storage was closed while it waited for its disk; a write may be lost")

@@ -36,6 +36,8 @@ def explained(exc: BaseException, where: str) -> OmniqError:
     for code, why in _AWAY.items():
         if text.startswith(code):
             return StoreUnavailable(f"{where}: {why} ({text.splitlines()[0][:120]})")
+    if "Script killed by user" in text:  # only possible while it has written nothing
+        return StoreUnavailable(f"{where}: somebody killed the script before it wrote anything")
     if text.startswith("NOPERM"):
         return StoreError(
             f"{where}: {text[:200]}; the user needs ~{{namespace}}:* &{{namespace}}:* +@all -@dangerous +info"

@@ -48,9 +48,7 @@ class Wire(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             answer.set_exception(self._why or ConnectionError("the connection is closed"))
             return answer
-        packed = _pack(
-            command
-        )  # first: what cannot be sent must not leave an answer owed, or all are shifted
+        packed = _pack(command)  # first: what cannot be sent must not leave an answer owed
         self._owed.append((answer, self._loop.time()))
         self._transport.write(packed)
         if self._watch is None:

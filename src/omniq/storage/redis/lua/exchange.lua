@@ -26,7 +26,8 @@ for _ = 1, tonumber(ARGV[at]) do
 end
 at = at + 1
 local wanted_queues = tonumber(ARGV[at])
-local names = wanted_queues < 0 and redis.call('SMEMBERS', ns .. 'queues') or { unpack(ARGV, at + 1, at + wanted_queues) }
+local names = wanted_queues < 0 and redis.call('SMEMBERS', ns .. 'queues') or {}
+for i = 1, wanted_queues do names[i] = ARGV[at + i] end
 local paused, seen = {}, {}
 for _, name in ipairs(redis.call('SMEMBERS', ns .. 'paused')) do paused[name] = true end
 for _, name in ipairs(names) do
@@ -148,7 +149,7 @@ if #claimed == 0 then
     more = #picked == wanted or #claimed - had < #picked -- expired ones, say, took a place
     if not more or #claimed >= limit then break end
   end
-  if #claimed > 0 then redis.call('SET', marker, 1, 'PX', math.ceil(lease / 1000)) end
+  if #claimed > 0 then redis.call('SET', marker, 1, 'PX', math.max(1, math.ceil(lease / 1000))) end
   reply[4] = more and 0 or next_look()
 end
 local ids = {}

@@ -67,7 +67,7 @@ async def test_a_script_that_somebody_kills_is_to_be_repeated() -> None:
             await wire.call("CONFIG", "SET", "busy-reply-threshold", 20)
             call = asyncio.create_task(stuck.read("over"))
             async with asyncio.timeout(30):
-                while await wire.call("SCRIPT", "KILL") != b"OK":
+                while await wire.call("SCRIPT", "KILL") != b"OK":  # noqa: ASYNC110 - there is no event
                     await asyncio.sleep(0.01)
             with pytest.raises(StoreUnavailable, match="killed"):
                 await call

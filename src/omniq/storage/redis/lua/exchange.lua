@@ -3,7 +3,7 @@
 -- ARGV: token, success_ttl, failure_ttl, how many settlements, those; then, if there is a claim: worker, claim_id,
 -- limit, lease, isolates, scarce_limit, how many scarce queues, those, how many queues (-1: all), those
 -- Answers: {answers, something is due, something has ended, due in microseconds or -1, broken ids, id, state, body, ...}
-local PROMOTE, EXPIRY_ROUNDS = 1000, 20
+local PROMOTE, LEAST_PROMOTED, EXPIRY_ROUNDS = 20000, 1000, 20
 local token, success_ttl, failure_ttl, said = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local answers = settle(5, said, success_ttl, failure_ttl)
 local at = 5 + 3 * said
@@ -36,10 +36,14 @@ for _, name in ipairs(names) do
   end
 end
 
--- What came due moves over; a bounded number for each queue, the rest with the next claim.
+-- What came due moves over. Each moves once, and priorities are exact among what has moved, so it is all of it unless
+-- that would keep everybody else waiting (some 2 microseconds each): the rest then follows with the next claims.
 local function promote()
+  local left = PROMOTE
   for _, queue in ipairs(queues) do
-    local places = redis.call('ZRANGEBYSCORE', ns .. 'later:' .. queue, '-inf', score(now), 'LIMIT', 0, PROMOTE)
+    local most = math.max(left, LEAST_PROMOTED)
+    local places = redis.call('ZRANGEBYSCORE', ns .. 'later:' .. queue, '-inf', score(now), 'LIMIT', 0, most)
+    left = left - #places
     for _, where in ipairs(places) do
       put_pair('ZADD', 'ready:' .. queue, 0, where)
       put('ZREM', 'later:' .. queue, where)

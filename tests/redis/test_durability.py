@@ -164,3 +164,13 @@ async def test_whoever_waits_for_a_disk_that_is_gone_is_told_so(how: str) -> Non
             assert [type(one) for one in told] == [StoreUnavailable, StoreUnavailable]
         finally:
             await disk.stop()
+
+
+async def test_nobody_waits_for_the_disk_of_a_closed_store() -> None:
+    """A write whose answer came just before the close; a new connection would stay open for ever."""
+    with private(EVERY_SECOND) as server:
+        disk = Disk(Address(server.url, "closed"))
+        await disk.stop()
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await disk.has_it()
+        assert disk._wire is None

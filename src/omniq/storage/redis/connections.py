@@ -147,9 +147,12 @@ class Disk:
         self._waiting: list[asyncio.Future[None]] = []
         self._keeper: asyncio.Task[None] | None = None
         self._wire: Wire | None = None
+        self._stopped = False
 
     async def has_it(self) -> None:
         """Returns when everything that was written before this call is on disk."""
+        if self._stopped:
+            raise _closed()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(done)
         if self._keeper is None or self._keeper.done():
@@ -197,6 +200,7 @@ class Disk:
             )
 
     async def stop(self) -> None:
+        self._stopped = True
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()

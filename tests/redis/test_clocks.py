@@ -6,6 +6,7 @@ from omniq import Task
 from omniq.storage.redis import RedisStorage
 from omniq.task import Settlement
 from omniq.testing import VirtualClock
+from tests.redis.stores import VirtualRedis
 
 JOB = "jobs.a"
 
@@ -23,3 +24,19 @@ async def test_the_server_clock_counts_and_not_the_hosts(redis_url: str, namespa
         assert await one.lapse() == 0
         assert await other.settle([Settlement.retry(claimed, 60.0, error=None)]) == ["held"]  # type: ignore[arg-type]
         assert await one.claim("bob") == await other.claim("bob") == []
+
+
+class Wall(VirtualRedis):
+    follows_wall = True
+
+
+async def test_a_run_over_which_the_clock_was_set_back_took_no_less_than_nothing(
+    redis_url: str, namespace: str
+) -> None:
+    clock = VirtualClock()
+    async with Wall(redis_url, namespace=namespace, clock=clock) as store:
+        await store.enqueue(Task(JOB))
+        [task] = await store.claim("ann")
+        clock.set_wall(clock.now() - timedelta(hours=1))
+        assert await store.settle([Settlement.success(task, b"\xc0")]) == ["held"]
+        assert [(one.wait_s, one.run_s) for one in await store.timings()] == [(0.0, 0.0)]

@@ -3,6 +3,7 @@
 Counted in commands and keys, which a busy machine does not change.
 """
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -125,3 +126,20 @@ async def test_an_idle_worker_writes_nothing(redis_url: str, namespace: str) -> 
         after = await wire.call("SCAN", 0, "MATCH", f"{{{namespace}}}:*", "COUNT", 100_000)
         assert sorted(after[1]) == sorted(before[1])
         assert (await store.counts())["default"][TaskStatus.SUCCESS] == 1
+
+
+async def test_old_minutes_are_put_together_a_bounded_number_at_a_time(
+    redis_url: str, namespace: str
+) -> None:
+    """Nobody pruned for weeks: one call must not stop the server for all of them."""
+    async with RedisStorage(redis_url, namespace=namespace) as store, wired(redis_url) as wire:
+        written = [wire.call("ZADD", store._key(b"minutes"), n, n) for n in range(1, 2_501)]
+        for n in range(1, 2_501):
+            written.append(wire.call("HSET", store._key(b"tally:%d" % n), "5:default", 1))
+        await asyncio.gather(*written)
+        left: list[int] = []
+        for _ in range(3):
+            await store.prune()
+            left.append(await wire.call("ZCOUNT", store._key(b"minutes"), "(0", "+inf"))
+        assert left == [1500, 500, 0]
+        assert await wire.call("HGET", store._key(b"tally:0"), "5:default") == b"2500"

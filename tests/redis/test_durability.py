@@ -1,6 +1,7 @@
 """Durability is told, not assumed: what a server does with its data decides whether it may keep tasks."""
 
 import asyncio
+import os
 import re
 import signal
 
@@ -8,13 +9,16 @@ import pytest
 from loguru import logger
 
 from omniq import Task
-from omniq.errors import Unsupported
+from omniq.errors import StoreUnavailable, Unsupported
 from omniq.storage.redis import RedisStorage
+from omniq.storage.redis.address import Address
+from omniq.storage.redis.connections import Disk
 from omniq.storage.redis.durability import Durability, Facts, Verdict, decide
 from tests.redis.server import NO_FILE, private
 from tests.redis.stores import wired
 
 JOB = "jobs.a"
+EVERY_SECOND = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
 GOOD = {"version": (7, 2), "policy": "noeviction", "aof": True, "appendfsync": "always"}
 
 
@@ -94,7 +98,7 @@ async def test_a_setting_that_changed_is_noticed_at_the_next_connection() -> Non
 
 async def test_where_the_file_is_synced_once_a_second_writes_wait_for_it_together() -> None:
     """WAITAOF: what returned is on disk when the server is killed right after; waits are shared."""
-    with private({"appendonly": "yes", "appendfsync": "everysec", "save": ""}) as server:
+    with private(EVERY_SECOND) as server:
         async with RedisStorage(server.url) as store:
             await asyncio.gather(*(store.enqueue(Task(JOB, (n,))) for n in range(100)))
             async with wired(server.url) as wire:
@@ -104,3 +108,69 @@ async def test_where_the_file_is_synced_once_a_second_writes_wait_for_it_togethe
             await asyncio.to_thread(server.start)
             assert len(await store.list_tasks(limit=1000)) == 100
             assert await store.verify() == []
+
+
+async def test_the_disk_is_waited_for_also_where_memory_is_full() -> None:
+    """F26: settlements go on then. A mark that is refused would have nothing to wait for."""
+    with private(EVERY_SECOND) as server:
+        disk = Disk(Address(server.url, "full"))
+        try:
+            async with wired(server.url) as wire:
+                await wire.call("CONFIG", "SET", "maxmemory", 1)
+                await disk.has_it()
+                assert await wire.call("EXISTS", "{full}:disk") == 1
+        finally:
+            await disk.stop()
+
+
+async def test_after_a_failover_the_disk_of_the_new_primary_is_waited_for() -> None:
+    with private(EVERY_SECOND, port=True) as old, private(EVERY_SECOND, port=True) as new:
+        address = Address(old.url, "moved")
+        disk = Disk(address)
+        try:
+            await disk.has_it()
+            async with wired(old.url) as wire:
+                await wire.call("REPLICAOF", "127.0.0.1", new.port)
+            address.port = new.port
+            with pytest.raises(StoreUnavailable, match="replica"):
+                await disk.has_it()
+            await disk.has_it()
+            async with wired(new.url) as wire:
+                assert await wire.call("EXISTS", "{moved}:disk") == 1
+        finally:
+            await disk.stop()
+
+
+@pytest.mark.parametrize("how", ["cut", "stopped"])
+async def test_whoever_waits_for_a_disk_that_is_gone_is_told_so(how: str) -> None:
+    """The next connection may lead to a server that has forgotten the last second."""
+    with private(EVERY_SECOND) as server:
+        disk = Disk(Address(server.url, "cut"))
+        try:
+            await disk.has_it()
+            os.kill(server.pid, signal.SIGSTOP)
+            first = asyncio.create_task(disk.has_it())
+            await asyncio.sleep(0.01)
+            second = asyncio.create_task(disk.has_it())
+            await asyncio.sleep(0.01)
+            assert disk._wire is not None
+            if how == "cut":
+                disk._wire.close()
+            else:
+                await disk.stop()
+            os.kill(server.pid, signal.SIGCONT)
+            async with asyncio.timeout(30):
+                told = await asyncio.gather(first, second, return_exceptions=True)
+            assert [type(one) for one in told] == [StoreUnavailable, StoreUnavailable]
+        finally:
+            await disk.stop()
+
+
+async def test_nobody_waits_for_the_disk_of_a_closed_store() -> None:
+    """A write whose answer came just before the close; a new connection would stay open for ever."""
+    with private(EVERY_SECOND) as server:
+        disk = Disk(Address(server.url, "closed"))
+        await disk.stop()
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await disk.has_it()
+        assert disk._wire is None

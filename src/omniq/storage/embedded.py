@@ -446,6 +446,7 @@ def _exchange(
 
 def check_claim(claim: Claim) -> None:
     check_text(claim.worker, "worker", MAX_NAME_CHARS)
+    check_text(claim.claim_id, "claim_id", MAX_NAME_CHARS)
     count(claim.limit, "limit", least=0)
     positive_seconds(claim.lease, "lease")
     for queue in claim.queues or ():

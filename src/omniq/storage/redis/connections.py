@@ -22,6 +22,8 @@ from omniq.storage.redis.wire import ANSWER_TIMEOUT_S, Argument, Wire
 
 # So often a call follows its slot to another node of a Cluster.
 MOVES: Final = 3
+# A plain SET is refused where memory is full, and then there would be nothing to wait for.
+_MARK: Final = "#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], 1)"
 # After these the address may lead elsewhere: a failover.
 _ELSEWHERE: Final = ("READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED", "CLUSTERDOWN")
 
@@ -145,9 +147,12 @@ class Disk:
         self._waiting: list[asyncio.Future[None]] = []
         self._keeper: asyncio.Task[None] | None = None
         self._wire: Wire | None = None
+        self._stopped = False
 
     async def has_it(self) -> None:
         """Returns when everything that was written before this call is on disk."""
+        if self._stopped:
+            raise _closed()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(done)
         if self._keeper is None or self._keeper.done():
@@ -159,38 +164,52 @@ class Disk:
             waiting, self._waiting = self._waiting, []
             try:
                 await self._sync()
-            except Exception as exc:
-                for one in waiting:
-                    if not one.done():
-                        one.set_exception(exc)
+            except BaseException as exc:
+                self._waiting = waiting + self._waiting
+                self._tell_all(exc if isinstance(exc, Exception) else _closed())
+                if not isinstance(exc, Exception):
+                    raise
             else:
                 for one in waiting:
                     if not one.done():
                         one.set_result(None)
 
+    def _tell_all(self, why: Exception) -> None:
+        """Also those who came later: the next connection cannot answer for what was written before it."""
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_exception(why)
+
     async def _sync(self) -> None:
         if self._wire is None or not self._wire.is_open:
             self._wire = await self._address.connect("disk")
         try:
-            mark = self._wire.call("SET", self._address.prefix + b"disk", 1)
+            mark = self._wire.call("EVAL", _MARK, 1, self._address.prefix + b"disk")
             timeout_ms = int(ANSWER_TIMEOUT_S * 900)
-            _, reply = await asyncio.gather(mark, self._wire.call("WAITAOF", 1, 0, timeout_ms))
+            marked, reply = await asyncio.gather(mark, self._wire.call("WAITAOF", 1, 0, timeout_ms))
+            for refusal in (marked, reply):
+                if isinstance(refusal, ReplyError):
+                    self._wire.close()  # it may be a replica by now, or our slot elsewhere
+                    raise refusal
         except BORDER as exc:
             raise explained(exc, self._address.shown) from exc
-        if isinstance(reply, ReplyError):
-            raise explained(reply, self._address.shown)
         if reply[0] < 1:
             raise StoreUnavailable(
                 f"{self._address.shown}: its disk did not keep up; what was written may be lost"
             )
 
     async def stop(self) -> None:
+        self._stopped = True
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
-        for one in self._waiting:
-            one.cancel()
+        self._tell_all(_closed())
         if self._wire is not None:
             self._wire.close()
             await self._wire.lost.wait()
+
+
+def _closed() -> StoreUnavailable:
+    return StoreUnavailable("the storage was closed while it waited for its disk; a write may be lost")

@@ -17,6 +17,7 @@ _AWAY: Final = {
     "BUSY": "a script of somebody else keeps it busy",
     "MASTERDOWN": "it is a replica that has lost its primary",
     "CLUSTERDOWN": "the cluster is down",
+    "MOVED": "the cluster is moving these keys",
     "TRYAGAIN": "the cluster is moving these keys",
     "NOREPLICAS": "too few replicas are there for it to accept writes",
     "UNBLOCKED": "it became a replica while it was asked",
@@ -35,6 +36,8 @@ def explained(exc: BaseException, where: str) -> OmniqError:
     for code, why in _AWAY.items():
         if text.startswith(code):
             return StoreUnavailable(f"{where}: {why} ({text.splitlines()[0][:120]})")
+    if "Script killed by user" in text:  # only possible while it has written nothing
+        return StoreUnavailable(f"{where}: somebody killed the script before it wrote anything")
     if text.startswith("NOPERM"):
         return StoreError(
             f"{where}: {text[:200]}; the user needs ~{{namespace}}:* &{{namespace}}:* +@all -@dangerous +info"

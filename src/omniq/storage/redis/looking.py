@@ -114,7 +114,9 @@ class RedisLooking(BatchedStorage):
         timings: list[Timing] = []
         for line in lines:
             wait_us, run_us = _TIMING.unpack_from(line)
-            timings.append(Timing(line[_TIMING.size :].decode(), max(0.0, wait_us / 1e6), run_us / 1e6))
+            # Less than nothing: the server's clock was set back meanwhile.
+            wait_s, run_s = max(0.0, wait_us / 1e6), max(0.0, run_us / 1e6)
+            timings.append(Timing(line[_TIMING.size :].decode(), wait_s, run_s))
         return timings
 
     async def ahead(self, task_id: str, most: int = 10_000) -> int:
@@ -179,7 +181,7 @@ def _narrowed(wanted: TaskFilter) -> tuple[Argument, ...]:
     """What the script itself looks at; the rest of a filter is for `matches`."""
     return (
         -1 if wanted.status is None else records.NUMBERS[wanted.status],
-        wanted.queue or "",
+        name_bytes(wanted.queue or ""),
         name_bytes(wanted.unique_key or ""),
         "" if wanted.finished_before is None else records.microseconds(wanted.finished_before),
     )

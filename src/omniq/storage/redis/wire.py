@@ -48,8 +48,9 @@ class Wire(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             answer.set_exception(self._why or ConnectionError("the connection is closed"))
             return answer
+        packed = _pack(command)  # first: what cannot be sent must not leave an answer owed
         self._owed.append((answer, self._loop.time()))
-        self._transport.write(_pack(command))
+        self._transport.write(packed)
         if self._watch is None:
             self._watch = self._loop.call_later(LOOK_EVERY_S, self._look)
         return answer

@@ -18,8 +18,9 @@ local function arriving(n)
 end
 
 -- A body with the call of another, and all else as it was; also the digest of the first enqueue: whoever repeats that
--- one is told "already there".
+-- one is told "already there". Where there is no such body, or what is left of it makes no sense, the other one.
 local function with_call(body, other)
+  if not body or #body < 20 then return other end
   local length, others = struct.unpack('>I4', body, 17), struct.unpack('>I4', other, 17)
   return string.sub(body, 1, 16) .. string.sub(other, 17, 20 + others) .. string.sub(body, 21 + length)
 end
@@ -103,7 +104,7 @@ local function arrive(at, on_conflict, lenient)
       local body = redis.call('HGET', ns .. 'body', t.id)
       stop_waiting(t)
       flush()
-      put_pair('HSET', 'body', t.id, body and with_call(body, task.body) or task.body)
+      put_pair('HSET', 'body', t.id, with_call(body, task.body))
       wait_at(t, task.has_eta == 1 and task.eta or raw_moment(t.enqueued), task.has_eta)
     end
   end

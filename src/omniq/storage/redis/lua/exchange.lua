@@ -3,7 +3,7 @@
 -- ARGV: token, success_ttl, failure_ttl, how many settlements, those; then, if there is a claim: worker, claim_id,
 -- limit, lease, isolates, scarce_limit, how many scarce queues, those, how many queues (-1: all), those
 -- Answers: {answers, something is due, something has ended, due in microseconds or -1, broken ids, id, state, body, ...}
-local PROMOTE, EXPIRY_ROUNDS = 1000, 20
+local PROMOTE, LEAST_PROMOTED, EXPIRY_ROUNDS = 20000, 1000, 20
 local token, success_ttl, failure_ttl, said = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local answers = settle(5, said, success_ttl, failure_ttl)
 local at = 5 + 3 * said
@@ -26,7 +26,8 @@ for _ = 1, tonumber(ARGV[at]) do
 end
 at = at + 1
 local wanted_queues = tonumber(ARGV[at])
-local names = wanted_queues < 0 and redis.call('SMEMBERS', ns .. 'queues') or { unpack(ARGV, at + 1, at + wanted_queues) }
+local names = wanted_queues < 0 and redis.call('SMEMBERS', ns .. 'queues') or {}
+for i = 1, wanted_queues do names[i] = ARGV[at + i] end
 local paused, seen = {}, {}
 for _, name in ipairs(redis.call('SMEMBERS', ns .. 'paused')) do paused[name] = true end
 for _, name in ipairs(names) do
@@ -35,10 +36,14 @@ for _, name in ipairs(names) do
   end
 end
 
--- What came due moves over; a bounded number for each queue, the rest with the next claim.
+-- What came due moves over. Each moves once, and priorities are exact among what has moved, so it is all of it unless
+-- that would keep everybody else waiting (some 2 microseconds each): the rest then follows with the next claims.
 local function promote()
+  local left = PROMOTE
   for _, queue in ipairs(queues) do
-    local places = redis.call('ZRANGEBYSCORE', ns .. 'later:' .. queue, '-inf', score(now), 'LIMIT', 0, PROMOTE)
+    local most = math.max(left, LEAST_PROMOTED)
+    local places = redis.call('ZRANGEBYSCORE', ns .. 'later:' .. queue, '-inf', score(now), 'LIMIT', 0, most)
+    left = left - #places
     for _, where in ipairs(places) do
       put_pair('ZADD', 'ready:' .. queue, 0, where)
       put('ZREM', 'later:' .. queue, where)
@@ -148,7 +153,7 @@ if #claimed == 0 then
     more = #picked == wanted or #claimed - had < #picked -- expired ones, say, took a place
     if not more or #claimed >= limit then break end
   end
-  if #claimed > 0 then redis.call('SET', marker, 1, 'PX', math.ceil(lease / 1000)) end
+  if #claimed > 0 then redis.call('SET', marker, 1, 'PX', math.max(1, math.ceil(lease / 1000))) end
   reply[4] = more and 0 or next_look()
 end
 local ids = {}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,14 @@ def test_c11_every_call_that_was_left_out_is_told_however_many_there_are() -> No
         for _ in range(count):
             with pytest.raises(TaskFailed, match="there is no further result"):
                 pool.get_result(timeout=BOUND_S)
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_map_never_waits_for_room_that_only_its_own_reader_makes(kind: Any) -> None:
+    with WorkerPool(2, kind=kind, max_pending=2, arena=bodies.MIB) as pool:
+        results = pool.map(partial(bodies.numbers, size_bytes=bodies.MIB), range(30), ahead=16)
+        found = within_bound(lambda: [bodies.is_numbers(array, n) for n, array in enumerate(results)])
+        assert found == [True] * 30
 
 
 # --- iterable datasets that cannot be read -------------------------------------------------------

@@ -72,6 +72,7 @@ def _reduced(value: Any) -> tuple[Any, ...]:
 
 def seen_as(data: Any, form: str, shape: tuple[int, ...] | None) -> memoryview:
     if not memoryview(data).nbytes:  # cannot be cast
-        return memoryview(array.array(form if form in array.typecodes else "B")).toreadonly()
+        nothing: array.array[Any] = array.array(form if form in array.typecodes else "B")
+        return memoryview(nothing).toreadonly()
     flat = memoryview(data).cast("B").toreadonly()
     return flat if shape is None else flat.cast(form, shape)  # type: ignore[call-overload]

@@ -140,11 +140,26 @@ class Hatch:
                 self._inbox.append(item)
                 self._wake_once()
 
+    def offer(self, stream: Stream, work: Work) -> bool:
+        """Queue this, unless it would have to wait while its reader has something to read meanwhile.
+
+        Whoever reads and submits in turns makes room by reading: waiting for it, he would wait for himself.
+        """
+        with self.lock:
+            if stream.outstanding and self._is_full:
+                self.check_running()
+                return False
+            self.submit(stream, (work,))
+            return True
+
+    @property
+    def _is_full(self) -> bool:
+        return self._max_pending is not None and self.pending >= self._max_pending
+
     def _wait_for_room(self) -> None:
         self.check_running()
-        limit = self._max_pending
         warn_at: float | None = time.monotonic() + WARN_AFTER_S
-        while limit is not None and self.pending >= limit:
+        while self._is_full:
             self._room.wait(1.0)
             self.check_running()
             if warn_at is not None and self.is_narrow and time.monotonic() > warn_at:

@@ -19,7 +19,7 @@ PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check soak mutants bench bench-quick site format clean
+.PHONY: help demo test check soak mutants bench bench-quick bench-guard site format clean
 
 help: ## print this table
 	@echo "usage: make TARGET   (set-up is automatic; PYTHON=/path/to/python chooses the interpreter)"
@@ -51,6 +51,9 @@ bench: $(READY) ## measure throughput and latency beside other task queues
 
 bench-quick: $(READY) ## the same in a few minutes, with wider error bars
 	$(BIN)/python -m benchmarks.run --quick
+
+bench-guard: $(READY) ## fail where OmniQ is further from the limit of a store than was recorded (two minutes)
+	$(BIN)/python -m benchmarks.guard
 
 site: $(READY) ## build the documentation as a site into build/site
 	$(BIN)/python -m mkdocs build --strict --quiet

@@ -13,12 +13,22 @@ from typing import Any
 
 from benchmarks.marks import Marks
 from benchmarks.plan import Plan
-from benchmarks.postgres import Server
+from benchmarks.postgres import PostgresServer
 from benchmarks.processes import Child
+from benchmarks.redis import IN_MEMORY, SYNCED, RedisServers
+from benchmarks.servers import Server
 from benchmarks.systems.base import System
 
 LOOK_EVERY_S = 0.003
 FILL_LIMIT_S = 900.0  # for a million tasks on a busy machine
+
+
+def all_servers() -> dict[str, Server]:
+    return {
+        "postgres": PostgresServer(),
+        "redis": RedisServers(IN_MEMORY),
+        "redis-aof": RedisServers(SYNCED),
+    }
 
 
 @dataclass
@@ -29,15 +39,15 @@ class Bench:
     scratch: Path
     marks: Marks
     pythons: Mapping[str, Path]  # by name of system
-    postgres: Server = field(default_factory=Server)
+    servers: Mapping[str, Server] = field(default_factory=all_servers)
 
     @contextlib.contextmanager
     def folder(self, system: System | None = None) -> Iterator[Path]:
-        """With a database of its own, where the system needs one."""
+        """With a place of its own on a server, where the system needs one."""
         made = Path(tempfile.mkdtemp(dir=self.scratch))
-        needs_server = system is not None and system.server == "postgres"
+        server = self.server_of(system)
         try:
-            with self.postgres.database(made) if needs_server else contextlib.nullcontext():
+            with contextlib.nullcontext() if server is None else server.place(made):
                 yield made
         finally:
             shutil.rmtree(made)
@@ -45,9 +55,13 @@ class Bench:
     def lasting_folder(self, system: System) -> Path:
         """One that stays until the run is over."""
         made = Path(tempfile.mkdtemp(dir=self.scratch))
-        if system.server == "postgres":
-            self.postgres.make(made)
+        server = self.server_of(system)
+        if server is not None:
+            server.make(made)
         return made
+
+    def server_of(self, system: System | None) -> Server | None:
+        return self.servers[system.server] if system is not None and system.server is not None else None
 
     def start(self, system: System, verb: str, folder: Path, **arguments: Any) -> Child:
         log = folder / f"{verb}-{len(list(folder.glob(f'{verb}-*.log')))}.log"

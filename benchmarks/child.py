@@ -34,54 +34,71 @@ def work(system: System, *, tasks: int, body: Body) -> None:
     system.work()
 
 
+class Load:
+    """So many tasks, or so many seconds, from the moment it begins."""
+
+    def __init__(self, tasks: int, limit_s: float) -> None:
+        self.done = 0
+        self._tasks, self._limit_s = tasks, limit_s
+
+    def begin(self) -> None:
+        self._start, self._cpu_start = time.perf_counter(), time.process_time()
+
+    def goes_on(self) -> bool:
+        return self.done < self._tasks and time.perf_counter() - self._start < self._limit_s
+
+    def reached(self) -> Reached:
+        return Reached(self.done, time.perf_counter() - self._start, time.process_time() - self._cpu_start)
+
+
 def produce(
     system: System, *, face: Face, tasks: int, limit_s: float, width: int, bulk: int
 ) -> dict[str, Any]:
-    """Enqueue until there are `tasks`, or until the time is over."""
-    start, cpu_start = time.perf_counter(), time.process_time()
-    end_at = start + limit_s
+    """Enqueue until there are `tasks` or the time is over, after a first one that opens what it needs."""
+    load = Load(tasks, limit_s)
     match face:
         case "blocking":
-            done = _one_by_one(system, tasks, end_at)
+            reached = _one_by_one(system, load)
         case "bulk":
-            done = _in_bulk(system, tasks, end_at, bulk)
+            reached = _in_bulk(system, load, bulk)
         case "async":
-            done = asyncio.run(_side_by_side(system, tasks, end_at, 1))
+            reached = asyncio.run(_side_by_side(system, load, 1))
         case "in-flight":
-            done = asyncio.run(_side_by_side(system, tasks, end_at, width))
-    return Reached(done, time.perf_counter() - start, time.process_time() - cpu_start)._asdict()
+            reached = asyncio.run(_side_by_side(system, load, width))
+    return reached._asdict()
 
 
-def _one_by_one(system: System, tasks: int, end_at: float) -> int:
-    done = 0
-    while done < tasks and time.perf_counter() < end_at:
+def _one_by_one(system: System, load: Load) -> Reached:
+    system.put(time.time())
+    load.begin()
+    while load.goes_on():
         system.put(time.time())
-        done += 1
-    return done
+        load.done += 1
+    return load.reached()
 
 
-def _in_bulk(system: System, tasks: int, end_at: float, bulk: int) -> int:
-    done = 0
-    while done < tasks and time.perf_counter() < end_at:
+def _in_bulk(system: System, load: Load, bulk: int) -> Reached:
+    system.put_many([time.time()])
+    load.begin()
+    while load.goes_on():
         system.put_many([time.time()] * bulk)
-        done += bulk
-    return done
+        load.done += bulk
+    return load.reached()
 
 
-async def _side_by_side(system: System, tasks: int, end_at: float, width: int) -> int:
-    done = 0
-
+async def _side_by_side(system: System, load: Load, width: int) -> Reached:
     async def one_after_another() -> None:
-        nonlocal done
-        while done < tasks and time.perf_counter() < end_at:
-            done += 1
+        while load.goes_on():
+            load.done += 1
             await system.aput(time.time())
 
     try:
+        await system.aput(time.time())
+        load.begin()
         await asyncio.gather(*(one_after_another() for _ in range(width)))
+        return load.reached()
     finally:
         await system.aclose()
-    return done
 
 
 def pace(system: System, *, tasks: int, gap_s: float) -> None:

@@ -79,6 +79,40 @@ POSTGRES_GOALS = (
     Goal("PostgreSQL: latency p99, ms", Case("latency", ON_POSTGRES, ""), "p99_ms", at_most=8),
 )  # fmt: skip
 
+ON_REDIS = "omniq-redis"
+RAW_REDIS = _drain("statements", "raw-redis")
+# A queue that forgets a task before it runs does less, so it is no measure of speed: not huey, not Celery.
+KEEPERS_ON_REDIS = (
+    *(_drain("async", f"{peer}-redis") for peer in ("arq", "saq", "streaq", "taskiq")),
+    _drain("sync", "dramatiq-redis"),
+)
+
+REDIS_GOALS = (
+    Goal(
+        "Redis: drain with async bodies / the best at-least-once peer",
+        _drain("async", ON_REDIS), "per_s", KEEPERS_ON_REDIS, at_least=12,
+    ),
+    Goal(
+        "Redis: drain with sync bodies / the best at-least-once peer",
+        _drain("sync", ON_REDIS), "per_s", KEEPERS_ON_REDIS, at_least=8,
+    ),
+    Goal("Redis: drain / raw limit", _drain("async", ON_REDIS), "per_s", RAW_REDIS, at_least=0.5),
+    Goal(
+        "Redis: drain / raw limit, file synced",
+        _drain("async", "omniq-redis-aof"), "per_s", _drain("statements", "raw-redis-aof"), at_least=0.5,
+    ),
+    Goal(
+        "Redis: drain at a backlog of 1,000,000 / 10,000",
+        Case("depth", ON_REDIS, "1,000,000"), "per_s", Case("depth", ON_REDIS, "10,000"), at_least=0.9,
+    ),
+    Goal(
+        "Redis: enqueue one by one, sync / huey",
+        _enqueue("blocking", ON_REDIS), "per_s", _enqueue("blocking", "huey-redis"), at_least=1,
+    ),
+    Goal("Redis: latency p50, ms", Case("latency", ON_REDIS, ""), "p50_ms", at_most=1.3),
+    Goal("Redis: latency p99, ms", Case("latency", ON_REDIS, ""), "p99_ms", at_most=2.9),
+)  # fmt: skip
+
 POOL = "pool-omniq"
 OTHER_POOLS = ("pool-executor", "pool-multiprocessing", "pool-loky", "pool-mpire", "pool-pebble")
 
@@ -112,6 +146,7 @@ GOALS = (
     Goal("import omniq, ms", Case("import", OURS, "import omniq"), "ms", at_most=100),
     Goal("from omniq import OmniQ, ms", Case("import", OURS, "from omniq import OmniQ"), "ms", at_most=100),
     *POSTGRES_GOALS,
+    *REDIS_GOALS,
     _twice_the_executor("one by one"),
     _twice_the_executor("all at once"),
     _first("pool-batches", "of 100", "batches of 100"),

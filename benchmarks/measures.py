@@ -20,6 +20,7 @@ from benchmarks.bench import FILL_LIMIT_S, LOOK_EVERY_S, Bench
 from benchmarks.marks import Marks
 from benchmarks.plan import Plan
 from benchmarks.processes import CAN_WATCH, Child, ChildFailed
+from benchmarks.redis import RedisServers
 from benchmarks.stats import percentile
 from benchmarks.systems.base import Limit, System
 
@@ -238,7 +239,7 @@ class Idle(Measure):
     metrics = (
         Metric("cpu_percent", "% of a core", 2),
         Metric("rss_mib", "RSS MiB", 1),
-        Metric("transactions_per_s", "transactions/s at the server", 1),
+        Metric("requests_per_s", "transactions or commands/s at the server", 1),
     )
 
     def variants(self, system: System, plan: Plan) -> tuple[str, ...]:
@@ -255,19 +256,55 @@ class Idle(Measure):
         ):
             bench.wait_for_starts(child, plan.warm_up_tasks, START_LIMIT_S)
             time.sleep(plan.settle_down_s)
-            asked = bench.postgres.transactions(folder) if system.server else 0
+            server = bench.server_of(system)
+            asked = server.requests(folder) if server else 0
             before, start = child.usage(), time.monotonic()
             time.sleep(plan.idle_s)
             after, seconds = child.usage(), time.monotonic() - start
             child.check_alive()
-            asked_again = bench.postgres.transactions(folder) if system.server else 0
+            asked_again = server.requests(folder) if server else 0
         values = {
             "cpu_percent": 100 * (after.cpu_s - before.cpu_s) / seconds,
             "rss_mib": after.rss_bytes / 2**20,
         }
-        if system.server:
-            values["transactions_per_s"] = (asked_again - asked) / seconds
+        if server:
+            values["requests_per_s"] = (asked_again - asked) / seconds
         return values
+
+
+class Size(Measure):
+    """Of a server that keeps all in memory: tasks that wait, and the same tasks when they have ended."""
+
+    name = "size"
+    title = "Size: bytes of the server's memory per task that does nothing"
+    metrics = (Metric("pending_bytes", "while it waits"), Metric("finished_bytes", "after it has ended"))
+
+    def variants(self, system: System, plan: Plan) -> tuple[str, ...]:
+        return ("",) if system.bodies and system.server == "redis" else ()
+
+    def rounds(self, plan: Plan) -> int:
+        return plan.live_rounds
+
+    def take(self, bench: Bench, system: System, variant: str) -> Values:
+        plan, server, body = bench.plan, bench.server_of(system), system.bodies[0]
+        assert isinstance(server, RedisServers)
+        with bench.folder(system) as folder:
+            # One ran already, so that what a worker leaves behind once is not counted among the tasks.
+            self._work_off(bench, system, folder, 1, body)
+            empty = server.used_bytes(folder)
+            bench.ask(system, "fill", folder, FILL_LIMIT_S, tasks=plan.size_tasks, body=body)
+            values = {"pending_bytes": (server.used_bytes(folder) - empty) / plan.size_tasks}
+            if self._work_off(bench, system, folder, 0, body, tasks=plan.size_tasks):
+                values["finished_bytes"] = (server.used_bytes(folder) - empty) / plan.size_tasks
+        return values
+
+    def _work_off(
+        self, bench: Bench, system: System, folder: Path, fill: int, body: str, *, tasks: int = 1
+    ) -> bool:
+        with bench.worker(system, folder, fill, body) as child:
+            all_started = bench.wait_for_starts(child, tasks, START_LIMIT_S + bench.plan.drain_s)
+            time.sleep(bench.plan.settle_down_s)
+        return all_started
 
 
 class Import(Measure):
@@ -335,4 +372,4 @@ class Depth(Measure):
 
 
 def task_measures() -> dict[str, Measure]:
-    return {m.name: m for m in (Drain(), Enqueue(), Latency(), Idle(), Import(), Depth())}
+    return {m.name: m for m in (Drain(), Enqueue(), Latency(), Idle(), Size(), Import(), Depth())}

@@ -1,4 +1,7 @@
-"""The environment of the peers: beside ours, with pinned versions, so that they meet none of our packages."""
+"""The environments of the peers: beside ours, with pinned versions, so that they meet none of our packages.
+
+Most share one. A peer that wants other versions of what they share has one of its own, with pins of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ from pathlib import Path
 
 from benchmarks.processes import ROOT
 
-ENVIRONMENT = ROOT / ".venv-peers"
-PINS = Path(__file__).with_name("peers.txt")
 INSTALL_LIMIT_S = 300.0
 
 
@@ -17,21 +18,25 @@ class NotInstalled(Exception):
     """A peer that cannot be had here; it is named and left out."""
 
 
-def python_with(package: str) -> Path:
+def python_with(package: str, environment: str = "peers") -> Path:
     """The interpreter that has `package` in its pinned version; whatever is missing is installed."""
-    python = ENVIRONMENT / "bin" / "python"
+    folder, pins = ROOT / f".venv-{environment}", pins_of(environment)
+    python = folder / "bin" / "python"
     if not python.exists():
-        _run([sys.executable, "-m", "venv", str(ENVIRONMENT)], "cannot make the environment of the peers")
-    if _installed(python, package) != _pinned(package):
+        _run([sys.executable, "-m", "venv", str(folder)], "cannot make the environment of the peers")
+    if _installed(python, package) != pinned(environment)[package]:
         pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
-        _run([*pip, "-c", str(PINS), package], f"cannot install {package}")
+        _run([*pip, "-c", str(pins), package], f"cannot install {package}")
     return python
 
 
-def _pinned(package: str) -> str:
-    lines = PINS.read_text(encoding="utf-8").splitlines()
-    [version] = [line.removeprefix(f"{package}==") for line in lines if line.startswith(f"{package}==")]
-    return version
+def pins_of(environment: str) -> Path:
+    return Path(__file__).with_name(f"{environment}.txt")
+
+
+def pinned(environment: str) -> dict[str, str]:
+    lines = pins_of(environment).read_text(encoding="utf-8").splitlines()
+    return dict(line.split("==") for line in lines if "==" in line)
 
 
 def _installed(python: Path, package: str) -> str | None:

@@ -19,6 +19,7 @@ class Plan:
     latency_tasks: int = 200
     latency_gap_s: float = 0.02
     warm_up_tasks: int = 20
+    size_tasks: int = 10_000
     idle_s: float = 10.0
     settle_down_s: float = 1.5
     imports: int = 9  # fresh interpreters per round
@@ -39,6 +40,7 @@ QUICK = Plan(
     drain_s=3.0,
     enqueue_tasks=5_000,
     enqueue_s=0.5,
+    size_tasks=2_000,
     idle_s=5.0,
     settle_down_s=1.0,
     imports=3,

@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,9 +27,9 @@ from benchmarks.measures import Measure, task_measures
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.pool_base import PoolSystem
 from benchmarks.pool_measures import pool_measures
-from benchmarks.postgres import NoServer
 from benchmarks.processes import ROOT, ChildFailed
 from benchmarks.samples import Case, Failure, Record, Sample
+from benchmarks.servers import NoServer
 from benchmarks.systems import load_all
 from benchmarks.systems.base import System
 
@@ -38,18 +38,22 @@ DOCUMENT = ROOT / "docs" / "benchmarks.md"
 MEMORY = Path("/dev/shm")
 DISK = Path("/var/tmp")
 GROUPS = ("tasks", "pools")
+PLACES = (*GROUPS, "redis")
 
 
 class Run:
     """One run: takes the samples, tells how far it is, and writes every one down as it comes."""
 
-    def __init__(self, plan: Plan, scratch: Path, marks: Path, results: TextIO) -> None:
+    def __init__(
+        self, plan: Plan, scratch: Path, marks: Path, results: TextIO, cases: Container[Case] | None = None
+    ) -> None:
         self._pythons: dict[str, Path] = {}
         self.bench = Bench(plan, scratch, Marks(marks), self._pythons)
         self.record = Record()
         self.noises: list[Noise] = []
         self.cut: str | None = None
         self._results = results
+        self._cases = cases
         self._started = time.monotonic()
 
     def take_all(self, systems: Mapping[str, System], measures: Sequence[Measure]) -> None:
@@ -69,8 +73,9 @@ class Run:
         for system in systems:
             self._tell(f"preparing {system.name}")
             try:
-                if system.server == "postgres":
-                    self.bench.postgres.start()
+                server = self.bench.server_of(system)
+                if server is not None:
+                    server.start()
                 self._pythons[system.name] = _python_of(system)
             except (peers.NotInstalled, NoServer) as exc:
                 self._fail(Case("", system.name, ""), str(exc))
@@ -82,8 +87,10 @@ class Run:
         for round_ in range(max(measure.rounds(plan) for measure in measures)):
             for measure in (measure for measure in measures if round_ < measure.rounds(plan)):
                 for system in (system for system in systems.values() if system.name in self._pythons):
-                    for variant in measure.variants(system, plan):
-                        yield measure, Case(measure.name, system.name, variant), round_
+                    cases = (Case(measure.name, system.name, v) for v in measure.variants(system, plan))
+                    for case in cases:
+                        if self._cases is None or case in self._cases:
+                            yield measure, case, round_
 
     def _take(self, measure: Measure, system: System, case: Case, round_: int, turn: str) -> None:
         self.noises.append(Noise.now(self.bench.scratch))
@@ -119,8 +126,9 @@ def run(
     scratch: Path,
     results: Path,
     command: str,
+    cases: Container[Case] | None = None,
 ) -> tuple[Record, str]:
-    """Measure, and say what came out. Everything in `scratch` is removed again."""
+    """Measure, all cases or these, and say what came out. Everything in `scratch` is removed again."""
     about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": f"`{command}`", **describe()}
     folder = Path(tempfile.mkdtemp(prefix="omniq-benchmarks-", dir=scratch))
     in_memory = Path(tempfile.mkdtemp(prefix="omniq-benchmarks-", dir=MEMORY if MEMORY.is_dir() else scratch))
@@ -129,11 +137,12 @@ def run(
     try:
         with file.open("w", encoding="utf-8") as lines:
             lines.write(json.dumps({"about": about, "plan": asdict(plan)}) + "\n")
-            one = Run(plan, folder, in_memory, lines)
+            one = Run(plan, folder, in_memory, lines, cases)
             try:
                 one.take_all(systems, measures)
             finally:
-                one.bench.postgres.stop()
+                for server in one.bench.servers.values():
+                    server.stop()
     finally:
         shutil.rmtree(folder)
         shutil.rmtree(in_memory)
@@ -161,8 +170,9 @@ def main(arguments: Sequence[str]) -> int:
 
     systems = chosen_systems(known_systems, options.names, quick=options.quick)
     measures = chosen_measures(known_measures, options.names, systems)
-    if options.update_docs and len({measure.group for measure in measures}) > 1:
-        parser.error(f"the page has a place for each of {', '.join(GROUPS)}; choose one of them")
+    place = place_of(systems, measures)
+    if options.update_docs and place is None:
+        parser.error(f"the page has a place for each of {', '.join(PLACES)}; choose one of them")
     chosen = [*(["--quick"] if options.quick else []), *options.names]
     record, text = run(
         QUICK if options.quick else FULL, systems, measures, options.scratch, RESULTS,
@@ -171,9 +181,18 @@ def main(arguments: Sequence[str]) -> int:
     if not record.samples and not record.failures:
         parser.error("there is nothing to measure; depth, for one, is only part of the full run")
     print(text)
-    if options.update_docs:
-        report.write_into(DOCUMENT, measures[0].group, text)
+    if options.update_docs and place is not None:
+        report.write_into(DOCUMENT, place, text)
     return 1 if record.failures else 0
+
+
+def place_of(systems: Mapping[str, System], measures: Sequence[Measure]) -> str | None:
+    """Where on the page this run belongs: what was measured on Redis alone has a place of its own."""
+    groups = {measure.group for measure in measures}
+    if len(groups) > 1:
+        return None
+    on_redis = all(system.server in ("redis", "redis-aof") for system in systems.values())
+    return "redis" if on_redis else groups.pop()
 
 
 def all_measures() -> dict[str, Measure]:
@@ -201,8 +220,8 @@ def _python_of(system: System) -> Path:
     if system.package is None:
         return Path(sys.executable)
     for package in system.needs:
-        peers.python_with(package)
-    return peers.python_with(system.package)
+        peers.python_with(package, system.environment)
+    return peers.python_with(system.package, system.environment)
 
 
 if __name__ == "__main__":

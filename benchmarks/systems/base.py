@@ -26,6 +26,7 @@ class System(ABC):
     role: ClassVar[Literal["omniq", "peer", "limit"]]
     promise: ClassVar[str]  # what its figures buy: acknowledgement, results, durability
     package: ClassVar[str | None] = None  # what must be installed beside us to run it
+    environment: ClassVar[str] = "peers"  # where; those that want other versions of the same have their own
     needs: ClassVar[tuple[str, ...]] = ()  # and what else, for what it is asked to do
     bodies: ClassVar[tuple[Body, ...]] = ()
     faces: ClassVar[tuple[Face, ...]] = ()
@@ -33,7 +34,7 @@ class System(ABC):
     across: ClassVar[bool] = True  # a producer in another process reaches its workers
     tells_settles: ClassVar[bool] = False  # its worker notes when the store has confirmed an end
     deep: ClassVar[bool] = False  # measured with a million tasks waiting
-    server: ClassVar[Literal["postgres"] | None] = None  # what must run beside it
+    server: ClassVar[Literal["postgres", "redis", "redis-aof"] | None] = None  # what must run beside it
     processes: ClassVar[tuple[int, ...]] = (1,)  # how many workers drain together
 
     # --- in a child process ----------------------------------------------------------------------

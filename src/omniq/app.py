@@ -42,7 +42,7 @@ from omniq.errors import (
     UnserializableArgument,
     Unsupported,
 )
-from omniq.handles import Completed, TaskHandle, gathered
+from omniq.handles import Completed, TaskHandle, checked, gathered
 from omniq.logic.retry import RetryRules
 from omniq.loopthread import LoopThread, forbid_running_loop
 from omniq.registry import Executor, Resolver, Runnable, runnable_of
@@ -295,7 +295,7 @@ class OmniQ(Scheduling):
         The first failure is raised as soon as it is known, and the others go on; with `return_exceptions`
         failures stand in the list.
         """
-        wanted, timeout_s = list(handles), _timeout_s(timeout)
+        wanted, timeout_s = checked(handles), _timeout_s(timeout)
         return self.run(
             lambda storage: gathered(storage, wanted, timeout_s, return_exceptions),
             "await q.agather(...)",
@@ -308,8 +308,8 @@ class OmniQ(Scheduling):
         timeout: Duration | None = None,
         return_exceptions: bool = False,
     ) -> list[T]:
-        storage = await self.astorage()
-        return await gathered(storage, list(handles), _timeout_s(timeout), return_exceptions)
+        wanted, timeout_s = checked(handles), _timeout_s(timeout)
+        return await gathered(await self.astorage(), wanted, timeout_s, return_exceptions)
 
     def as_completed(
         self, handles: Iterable[TaskHandle[T]], *, timeout: Duration | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar, cast
 
@@ -267,7 +267,7 @@ def retry_rules(
 
 
 def _class_names(kinds: Exceptions, name: str) -> frozenset[str]:
-    asked = (kinds,) if isinstance(kinds, type) else tuple(kinds)
+    asked = (kinds,) if isinstance(kinds, type) or not isinstance(kinds, Iterable) else tuple(kinds)
     for kind in asked:
         if not isinstance(kind, type) or not issubclass(kind, BaseException):
             raise InvalidOption(

@@ -5,19 +5,22 @@
                                                                                 and another takes the rest
 
 Half of what a short body costs is its asyncio task: made, put on the loop, entered among all tasks, and
-collected. Only a body that waits needs one of its own. Each has its own context variables, as in a task.
+collected. Only a body that waits needs one of its own, and one that leaves something on its task: a name, a
+callback, a cancellation, or a reference to it somewhere. Each has its own context variables, as in a task.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import Any
 
-from omniq.executors import Flight, run_coroutine
+from omniq.executors import Flight, failure, run_coroutine
 from omniq.task import Outcome
 
 
@@ -36,7 +39,8 @@ class Coroutines:
             self._start_runner()
 
     def _start_runner(self) -> None:
-        self._runner = self._loop.create_task(self._run())
+        # Not by the loop's factory: one that starts tasks at once would start them inside of each other.
+        self._runner = asyncio.Task(self._run(), loop=self._loop)
         self._runner.add_done_callback(self._runner_gone)
 
     def _runner_gone(self, runner: asyncio.Task[None]) -> None:
@@ -50,6 +54,7 @@ class Coroutines:
     async def _run(self) -> None:
         runner = self._runner
         assert runner is not None
+        untouched = _marks_on(runner)
         while self._waiting:
             flight = self._waiting.popleft()
             if flight.ended:  # interrupted before its first step
@@ -59,9 +64,14 @@ class Coroutines:
             try:
                 waits_for = context.run(body.send, None)
             except StopIteration:
-                if not runner.cancelling():
+                flight.body = None
+                if _marks_on(runner) == untouched:
                     continue
-                self._hand_over()  # it has cancelled its own task: the next body shall not feel that
+                self._hand_over()  # what it did to its task, or does to it later, is nothing to the next body
+                return
+            except Exception as broken:  # the engine's own doing
+                flight.end(failure(broken))
+                self._hand_over()
                 return
             runner.add_done_callback(flight.body_gone)
             self._hand_over()
@@ -73,6 +83,18 @@ class Coroutines:
         self._runner = None
         if self._waiting:
             self._start_runner()
+
+
+def _marks_on(task: asyncio.Task[None]) -> tuple[object, ...]:
+    """All that a body could leave behind on the task that it ran in."""
+    return (
+        sys.getrefcount(task),  # such as a key of a dict, or a timer that is to cancel it
+        weakref.getweakrefcount(task),
+        task.cancelling(),
+        getattr(task, "_must_cancel", False),  # which `uncancel` does not always take back
+        len(task._callbacks),  # pyright: ignore[reportPrivateUsage]
+        task.get_name(),
+    )
 
 
 @types.coroutine

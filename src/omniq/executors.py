@@ -98,6 +98,11 @@ class Flight:
     def held(self) -> Held:
         return Held(self.claim.id, self.claim.epoch)
 
+    @property
+    def is_over(self) -> bool:
+        """Nobody asks for the body's answer any more."""
+        return self.ended or (self.answer is not None and self.answer.done())
+
     def fly(self, loop: asyncio.AbstractEventLoop, body: Coroutine[Any, Any, None]) -> None:
         """Run `body` as a task of its own, which ends this flight."""
         self.body = loop.create_task(body)
@@ -213,7 +218,8 @@ def carrying(outcome: Outcome, exc: E) -> E:
 
 
 def carried(exc: BaseException) -> Outcome | None:
-    return getattr(exc, "__omniq_outcome__", None)
+    # Not `getattr`: an exception of somebody's own may have an answer to every name.
+    return exc.__dict__.get("__omniq_outcome__")
 
 
 def _delay_s(delay: Duration) -> float:
@@ -351,7 +357,13 @@ class Threads:
         # and finds nothing left to run has time to tell the loop what has ended.
         if self._work:
             self._call_next()
-        result = (flight.variables or contextvars.copy_context()).run(self._call, flight)
+        result: Outcome | Awaitable[Any] | Returned | Raised
+        if not flight.is_over:  # what was stopped before its first step must not run beside its next run
+            result = (flight.variables or contextvars.copy_context()).run(self._call, flight)
+        elif flight.answer is None:
+            result = Interrupted()
+        else:  # a hook that goes on although it was cancelled may still wait for it
+            result = Raised(asyncio.CancelledError())
         self._ended.append((flight, result))
 
     def _tell_loop(self) -> None:

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from omniq.errors import ResultTimeout, TaskCancelled, TaskFailed
+from omniq.errors import InvalidOption, ResultTimeout, TaskCancelled, TaskFailed
 from omniq.storage.base import BaseStorage
 from omniq.storage.batched import unknown
-from omniq.task import Duration, TaskResult, TaskStatus, seconds
+from omniq.task import Duration, TaskResult, TaskStatus, seconds, shown
 
 if TYPE_CHECKING:
     from omniq.app import OmniQ
@@ -134,6 +134,18 @@ def _value_of(result: TaskResult) -> Any:
 # --- many at once --------------------------------------------------------------------------------
 
 
+def checked(handles: Iterable[TaskHandle[T]]) -> list[TaskHandle[T]]:
+    """Refuse ids and coroutines at once, before anybody waits for the rest."""
+    wanted = list(handles)
+    for one in wanted:
+        if not isinstance(one, TaskHandle):
+            raise InvalidOption(
+                f"it takes handles, not {shown(one)}; enqueue returns one (await what aenqueue returns), and "
+                "q.handle(task_id) makes one"
+            )
+    return wanted
+
+
 async def gathered(
     storage: BaseStorage, handles: list[TaskHandle[T]], timeout_s: float | None, return_exceptions: bool
 ) -> list[T]:
@@ -163,7 +175,7 @@ class Completed(Generic[T]):
 
     def __init__(self, app: OmniQ, handles: Iterable[TaskHandle[T]], timeout_s: float | None) -> None:
         self._app = app
-        self._handles = list(handles)
+        self._handles = checked(handles)
         self._timeout_s = timeout_s
         self._until: float | None = None
         self._waiting: dict[asyncio.Future[TaskResult], TaskHandle[T]] = {}

@@ -102,6 +102,10 @@ class Scheduling:
 
 
 def unknown_task(name: str, known: Mapping[str, object]) -> UnknownTask:
-    near = difflib.get_close_matches(name, known, 3) or sorted(known)[:10]
-    hint = f"did you mean {', '.join(near)}?" if near else "it has no tasks yet"
-    return UnknownTask(f"no task named {shown(name)} in this application; {hint}")
+    return UnknownTask(f"no task named {shown(name)} in this application; {near(name, known)}")
+
+
+def near(name: str, known: Mapping[str, object]) -> str:
+    """What may have been meant."""
+    names = difflib.get_close_matches(name, known, 3) or sorted(known)[:10]
+    return f"did you mean {', '.join(names)}?" if names else "it has no tasks yet"

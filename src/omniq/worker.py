@@ -305,7 +305,8 @@ class AsyncWorkerPool:
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="omniq-close")
         await asyncio.shield(self._closing)  # whoever else stops meanwhile waits for the same end
-        loop_task.result()
+        if not loop_task.cancelled():  # which was not whoever stops it here
+            loop_task.result()
         self._crew.raise_if_stuck()
 
     async def _ends_within(self, task: asyncio.Task[None], timeout_s: float) -> bool:
@@ -356,7 +357,9 @@ class AsyncWorkerPool:
         return self._give_up_settling_at is not None and self._clock.monotonic() >= self._give_up_settling_at
 
     async def _take_leave(self) -> None:
-        """Nothing may stay RUNNING in the name of a worker that is gone."""
+        """Nothing may stay RUNNING in the name of a worker that is gone, and no end untold."""
+        if self._outbox:  # its loop was cancelled before it could tell
+            await self.storage.settle(self._outbox)
         left = await self.storage.held(self.id)
         if left:
             await self.storage.settle([Settlement.give_back(one) for one in left])
@@ -388,8 +391,12 @@ class AsyncWorkerPool:
             logger.error("the worker broke, what it runs is given up: {trace}", trace=trace_of(exc))
             self._crew.interrupt_all("lost")
             raise
+        except asyncio.CancelledError:  # by a body that cancels all tasks, or a loop that is shut down
+            logger.warning("the worker's own asyncio task was cancelled; it claims nothing more")
+            raise
         finally:
             self.running = False
+            self._outbox = settlements + self._outbox
             self._stop_sleeping()
 
     @property

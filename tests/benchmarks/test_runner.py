@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report
-from benchmarks.goals import Goal
+from benchmarks import peers, report
+from benchmarks.goals import KEEPERS_ON_REDIS, Goal
 from benchmarks.machine import Noise
 from benchmarks.measures import Drain
 from benchmarks.plan import Plan
-from benchmarks.run import all_measures, chosen_measures, chosen_systems, main, run
+from benchmarks.redis import RedisServers
+from benchmarks.run import DOCUMENT, all_measures, chosen_measures, chosen_systems, main, place_of, run
 from benchmarks.samples import Case, Failure, Record, Sample
+from benchmarks.servers import NoServer
 from benchmarks.stats import Spread, paired_ratio, percentile
 from benchmarks.systems import load_all
 
@@ -29,6 +31,7 @@ TINY = Plan(
     latency_tasks=5,
     latency_gap_s=0.001,
     warm_up_tasks=2,
+    size_tasks=300,
     idle_s=0.2,
     settle_down_s=0.0,
     imports=1,
@@ -158,8 +161,8 @@ def test_an_unknown_name_is_refused_with_the_known_ones(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        ([], ["drain", "enqueue", "latency", "idle", "import", "depth"]),
-        (["huey-sqlite"], ["drain", "enqueue", "latency", "idle", "import", "depth"]),
+        ([], ["drain", "enqueue", "latency", "idle", "size", "import", "depth"]),
+        (["huey-sqlite"], ["drain", "enqueue", "latency", "idle", "size", "import", "depth"]),
         (["pools"], ["pool-calls", "pool-batches", "pool-arrays", "pool-start", "pool-memory"]),
         (["pool-loky"], ["pool-calls", "pool-batches", "pool-arrays", "pool-start", "pool-memory"]),
         (["pools", "pool-omniq"], ["pool-calls", "pool-batches", "pool-arrays", "pool-start", "pool-memory"]),
@@ -179,6 +182,22 @@ def test_a_store_names_all_its_systems_and_a_quick_run_needs_no_server() -> None
     assert set(chosen_systems(known, ["postgres", "drain"], quick=True)) == on_server
     assert on_server.isdisjoint(chosen_systems(known, ["drain"], quick=True))
     assert on_server <= set(chosen_systems(known, [], quick=False))
+
+
+@pytest.mark.parametrize(
+    ("systems", "measures", "place"),
+    [
+        (["omniq-redis", "raw-redis-aof"], ["drain", "size"], "redis"),
+        (["omniq-redis", "omniq-sqlite"], ["drain"], "tasks"),
+        (["pool-omniq"], ["pool-start"], "pools"),
+        (["omniq-redis"], ["drain", "pool-start"], None),
+    ],
+)
+def test_a_run_has_one_place_on_the_page(systems: list[str], measures: list[str], place: str | None) -> None:
+    chosen = {name: load_all()[name] for name in systems}
+    assert place_of(chosen, [all_measures()[name] for name in measures]) == place
+    page = DOCUMENT.read_text(encoding="utf-8")
+    assert place is None or (report.BEGIN.format(place) in page and report.END.format(place) in page)
 
 
 # --- the real thing ------------------------------------------------------------------------------
@@ -239,12 +258,60 @@ def test_a_very_small_run_on_a_server(
         ("omniq-postgres", ""),
     ]
     assert {s.values["tasks"] for s in record.samples if s.case.measure == "drain"} == {200.0}
-    assert "transactions_per_s" in record.samples[-1].values
+    assert "requests_per_s" in record.samples[-1].values
     assert "PostgreSQL: drain / raw limit" in text
 
 
+@pytest.mark.quiet
+@pytest.mark.bound(180)
+def test_a_very_small_run_on_redis(tmp_path: Path, redis_url: str) -> None:
+    """A server for every sample, with a file and without one."""
+    known, scratch = load_all(), tmp_path / "scratch"
+    scratch.mkdir()
+    drained, text = run(
+        TINY, {name: known[name] for name in ("omniq-redis-aof", "raw-redis-aof")}, [Drain()], scratch,
+        tmp_path / "drained", "a test",
+    )  # fmt: skip
+    assert drained.failures == []
+    assert [s.case.variant for s in drained.samples] == ["async", "sync", "async x2", "statements"]
+    assert {s.values["tasks"] for s in drained.samples} == {200.0}
+    assert "Redis: drain / raw limit, file synced" in text
+
+    watching = [all_measures()[name] for name in ("idle", "size")]
+    looked, _ = run(
+        TINY, {"omniq-redis": known["omniq-redis"]}, watching, scratch, tmp_path / "looked", "a test"
+    )
+    assert looked.failures == []
+    idle, size = (sample.values for sample in looked.samples)
+    assert "requests_per_s" in idle
+    assert 100 < size["pending_bytes"] < 2_000
+    assert 100 < size["finished_bytes"] < 2_000
+
+
 def test_every_peer_is_pinned_with_what_it_needs() -> None:
-    pins = Path("benchmarks/peers.txt").read_text(encoding="utf-8").splitlines()
-    names = {pin.split("==")[0] for pin in pins}
-    for system in load_all().values():
-        assert {*system.needs, *([system.package] if system.package else [])} <= names, system.name
+    for system in (system for system in load_all().values() if system.package):
+        assert {*system.needs, system.package} <= set(peers.pinned(system.environment)), system.name
+
+
+def test_a_peer_without_its_server_is_named_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_server: RedisServers) -> None:
+        raise NoServer("no Valkey or Redis that runs here")
+
+    monkeypatch.setattr(RedisServers, "start", none)
+    (tmp_path / "scratch").mkdir()
+    systems = {"raw-redis": load_all()["raw-redis"]}
+    record, text = run(TINY, systems, [Drain()], tmp_path / "scratch", tmp_path / "results", "a test")
+    assert record.samples == []
+    assert "- raw-redis: no Valkey or Redis that runs here" in text
+
+
+def test_on_redis_only_peers_that_keep_a_task_until_it_has_run_are_a_measure_of_speed() -> None:
+    known = load_all()
+    keepers = {case.system for case in KEEPERS_ON_REDIS}
+    assert keepers == {
+        name
+        for name, system in known.items()
+        if system.store == "redis" and system.role == "peer" and system.promise.startswith("at least once")
+    }

@@ -57,6 +57,12 @@ def die(name):
     os.kill(os.getpid(), 9)
 
 @q.task
+async def cancel_all(name):
+    note("BEGUN", name)
+    for task in asyncio.all_tasks():
+        task.cancel()
+
+@q.task
 async def leave(name):
     note("BEGUN", name)
     os._exit(3)
@@ -95,8 +101,10 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "jobs.py").write_text(APP, encoding="utf-8")
+        # PYTHONPATH stays where it leads to a copy with a planted bug (tests/mutants), which is to be run.
+        left_out = ("OMNIQ_",) if "MUTANT_SOURCE" in os.environ else ("OMNIQ_", "PYTHONPATH")
         self.environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("OMNIQ_", "PYTHONPATH"))
+            name: value for name, value in os.environ.items() if not name.startswith(left_out)
         }
 
     @property

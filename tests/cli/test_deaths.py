@@ -71,6 +71,17 @@ async def test_the_only_process_is_replaced(site: Site) -> None:
             assert len(list(site.file.with_name("jobs.db-omniq").glob("*.alive"))) == 1
 
 
+async def test_a_body_that_cancels_all_tasks_runs_once_and_its_process_is_replaced(site: Site) -> None:
+    async with site.store() as store:
+        with site.worker() as worker:
+            [first] = await worker.ready(store)
+            task_id = await store.enqueue(call("cancel_all", "all"))
+            [task] = await until_status(store, [task_id], TaskStatus.SUCCESS)
+            assert (task.epoch, task.suspicions, task.losses) == (1, 0, 0)
+            await until_status(store, [await store.enqueue(call("nap", "next"))], TaskStatus.SUCCESS)
+            assert site.notes("BEGUN", "next")[0].pid != first
+
+
 async def test_without_a_supervisor_the_children_end_in_good_order(site: Site) -> None:
     async with site.store() as store:
         with site.worker("--processes", "2", "--lease", "1.5") as worker:

@@ -18,6 +18,14 @@ MODULES = {
     "bad_line": "import os\n1 / 0\n",
     "bad_import": "import nothing_of_that_name\n",
     "bad_syntax": "def x(:\n",
+    "two_of_a_name": (
+        "from omniq import OmniQ\nq = OmniQ('sqlite:///jobs.db')\n"
+        "@q.task(name='x')\ndef one(): ...\n\n@q.task(name='x')\ndef two(): ...\n"
+    ),
+    "never": (
+        "from omniq import OmniQ\nq = OmniQ('sqlite:///jobs.db')\n"
+        "@q.task\ndef report(): ...\nq.schedule('never', report.call(), cron='0 0 31 4,6,9,11 *')\n"
+    ),
     "leaves": "raise SystemExit(0)\n",
     "noisy": "raise ValueError('one\\ntwo \\x1b[31m \\u2028 three')\n",
     "empty": "",
@@ -77,6 +85,8 @@ def test_what_is_refused_before_anything_starts(
         ("bad_line:q", ["ZeroDivisionError", "bad_line.py, line 2"]),
         ("bad_import:q", ["nothing_of_that_name", "bad_import.py, line 1"]),
         ("bad_syntax:q", ["SyntaxError", "bad_syntax.py", "line 1"]),
+        ("two_of_a_name:q", ["two tasks are called 'x'", "two_of_a_name.py, line 6"]),
+        ("never:q", ["never fires", "never.py, line 5"]),
         ("leaves:q", ["SystemExit"]),
         ("noisy:q", ["ValueError"]),
         ("empty:q", ["empty.py has no q"]),

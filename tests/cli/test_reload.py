@@ -23,7 +23,8 @@ def test_changed_files_mean_other_worker_processes(site: Site) -> None:
 
     def write(word: str) -> None:
         app.write_text(
-            f"from omniq import OmniQ\nq = OmniQ('sqlite:///jobs.db')\n@q.task\ndef say(): return {word!r}\n"
+            "import logging\nfrom omniq import OmniQ\nq = OmniQ('sqlite:///jobs.db')\n@q.task\ndef say():\n"
+            f"    logging.getLogger('small.shop').warning('%s\\nis said', {word!r})\n    return {word!r}\n"
         )
         os.utime(app, ns=(time.time_ns(), time.time_ns()))
 
@@ -44,6 +45,15 @@ def test_changed_files_mean_other_worker_processes(site: Site) -> None:
     started = [entry for entry in entries if entry["message"].startswith("started ")]
     assert {entry["func"] for entry in started} == {"small.say"}
     assert all(entry["task"] in entry["message"] for entry in started)
+    # Of the application that could not be imported; a restart that was asked for is no warning.
+    assert len([entry for entry in entries if " ended: " in entry["message"]]) == 1
+    said = [
+        entry for entry in entries if entry["logger"] == "small.shop"
+    ]  # by the standard library's logging
+    assert [(entry["level"], entry["message"]) for entry in said] == [
+        ("warning", "one\nis said"),
+        ("warning", "two\nis said"),
+    ]
     assert any(
         entry["message"].endswith("small.py changed: the worker processes start again") for entry in entries
     )

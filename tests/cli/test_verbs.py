@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -179,6 +180,7 @@ async def test_enqueue(site: Site) -> None:
     ("arguments", "says"),
     [
         (["jobs:q", "nap", "--args", "[1"], "is no JSON"),
+        (["jobs:q", "nap", "--args", "[NaN]"], "is no JSON"),
         (["jobs:q", "nap", "--args", '{"a": 1}'], "must be a JSON list"),
         (["jobs:q", "nap", "--kwargs", "[1]"], "must be a JSON object"),
         (
@@ -234,3 +236,38 @@ async def test_a_terminal_gets_a_coloured_table(site: Site) -> None:
     lines = seen.decode().splitlines()
     assert any(failed in line and "\x1b[31mFAILED" in line for line in lines), "an id can be copied"
     assert all(len(line) < 300 for line in lines)
+
+
+async def test_what_acts_answers_in_json_too(site: Site) -> None:
+    async with site.store() as store:
+        waits = str(await store.enqueue(Task("jobs.nap", ("a",))))
+
+        def answer(*arguments: str, code: int = 0) -> Any:
+            ended = site.run(*arguments, "--json", "--url", URL)
+            assert ended.returncode == code, ended.stderr
+            return json.loads(ended.stdout)
+
+        found, missing = answer("cancel", waits, "nobody", code=1)
+        assert found == {"id": waits, "status": "CANCELLED"}
+        assert (missing["id"], "no task 'nobody'" in missing["error"]) == ("nobody", True)
+        assert answer("retry", waits) == [{"id": waits, "status": "PENDING"}]
+        assert answer("pause", "mail", "news") == [
+            {"queue": "mail", "paused": True},
+            {"queue": "news", "paused": True},
+        ]
+        assert answer("resume", "mail") == [{"queue": "mail", "paused": False}]
+        added = answer("schedules", "add", "hourly", "jobs.nap", "--every", "3600", "--args", '["b"]')
+        assert (added["name"], added["every"], added["paused"]) == ("hourly", 3600.0, False)
+        made = answer("schedules", "run", "hourly")
+        assert made["created"] is True
+        assert await store.get_task(made["id"]) is not None
+        await store.cancel(made["id"])
+        assert answer("delete", made["id"]) == [{"id": made["id"], "status": "deleted"}]
+
+
+def test_the_health_of_a_store_that_is_not_there_is_red_in_json_too(site: Site) -> None:
+    ended = site.run("health", "--json", "--url", "sqlite:///none.db")
+    assert ended.returncode == 1
+    told = json.loads(ended.stdout)
+    assert told["healthy"] is False
+    assert "there is no store" in told["problems"][0]

@@ -39,6 +39,9 @@ def test_the_image_runs_commands_that_exist() -> None:
     assert shell.startswith("exec omniq "), "a signal must reach omniq, not a shell"
     parses(shlex.split(shell.replace("$OMNIQ_APP", "myapp.tasks:q"))[2:])
     assert re.search(r"^USER (?!root)", text, re.MULTILINE)
+    # Extras of ours are none of the project that is copied into the image: pip would pass over them.
+    assert "RUN pip install --no-cache-dir .\n" in text
+    assert "omniq-tasks[postgres]" in text
 
 
 def test_compose_starts_workers_after_the_schema_is_there() -> None:

@@ -76,6 +76,11 @@ EXPECTED = {
         "welcomed ann@example.org",
         "it is SUCCESS",
     ],
+    "django_orders": [
+        "before a worker runs: READY",
+        "SUCCESSFUL: confirmed order 7 of ann",
+        "SUCCESSFUL: reminded bob at attempt 1",
+    ],
     "thumbnails": [
         "6 thumbnails, the first is 20 by 15",
         "1 failed: ValueError: notes.ppm is no picture",

@@ -256,3 +256,17 @@ def test_the_fixture(tmp_path: Path) -> None:
         check=False,
     )
     assert "1 passed" in done.stdout, done.stdout
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_time_does_not_go_back() -> None:
+    with pytest.raises(InvalidOption, match=r"set_wall"):
+        VirtualClock().advance(hours=-1)
+
+
+def test_the_suite_for_stores_says_that_it_needs_pytest() -> None:
+    script = "import sys; sys.modules['pytest'] = None\nfrom omniq.testing import VirtualClock, conformance"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.stderr.splitlines()[-1].endswith("write pip install pytest")

@@ -70,6 +70,7 @@ def test_what_the_body_asked_for_counts_before_the_rules() -> None:
     ("options", "says"),
     [
         ({"retry_on": "ConnectionError"}, "takes exception classes"),
+        ({"retry_on": 5}, "takes exception classes"),
         ({"retry_on": (ConnectionError, 5)}, "takes exception classes"),
         ({"give_up_on": int}, "takes exception classes"),
         ({"retry_delay": "5"}, "retry_delay must be seconds"),

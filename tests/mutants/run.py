@@ -22,6 +22,7 @@ from tests.mutants.data import DATA
 from tests.mutants.guard import SOURCE
 from tests.mutants.loader import LOADER
 from tests.mutants.mutants import MUTANTS, Mutant
+from tests.mutants.operating import OPERATING
 from tests.mutants.policies import POLICIES
 from tests.mutants.pool import POOL
 from tests.mutants.postgres import POSTGRES
@@ -33,7 +34,7 @@ from tests.mutants.workers import WORKERS
 
 ALL: Final = (
     *(*MUTANTS, *WORKERS, *SPEED, *POLICIES, *SCHEDULES, *POOL, *PROCESSES, *DATA, *LOADER),
-    *(*POSTGRES, *REDIS),
+    *(*POSTGRES, *REDIS, *OPERATING),
 )
 ROOT: Final = Path(__file__).parents[2]
 AT_ONCE: Final = 2

@@ -17,9 +17,30 @@ SPEED = [
     Mutant(
         "a body that cancels its own task cancels the next",
         COROUTINES,
-        "                if not runner.cancelling():\n                    continue\n",
+        "                if _marks_on(runner) == untouched:\n                    continue\n",
         "                if True:\n                    continue\n",
         (SHARED,),
+    ),
+    Mutant(
+        "a body that somebody can still reach by its task shares it",
+        COROUTINES,
+        "        sys.getrefcount(task),  # such as a key of a dict, or a timer that is to cancel it\n",
+        "",
+        (SHARED,),
+    ),
+    Mutant(
+        "what was stopped before a thread took it runs",
+        "executors.py",
+        "        if not flight.is_over:  #",
+        "        if True:  #",
+        (IN_STEP,),
+    ),
+    Mutant(
+        "a worker whose loop was cancelled tells nobody what ended",
+        "worker.py",
+        "            await self.storage.settle(self._outbox)\n",
+        "            pass\n",
+        ("tests/worker/test_odd_bodies.py",),
     ),
     Mutant(
         "bodies share their context variables",

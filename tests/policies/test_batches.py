@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from omniq import NotFound, OmniQ, ResultTimeout, TaskFailed, TaskStatus
+from omniq import InvalidOption, NotFound, OmniQ, ResultTimeout, TaskFailed, TaskStatus
 from omniq.storage import MemoryStorage, SQLiteStorage
 
 WITHIN_S = 30.0
@@ -130,3 +130,12 @@ def test_a_bar_for_people() -> None:
         assert any("4/4" in line for line in bars), done.stderr
         assert any("/4" in line and "4/4" not in line for line in bars) is drawn
         assert ("\x1b[" in "".join(bars)) is drawn
+
+
+async def test_what_is_no_handle_is_refused_before_anybody_waits(app: Made) -> None:
+    async with app.q:
+        waits = await app.forever.aenqueue()
+        with pytest.raises(InvalidOption, match=r"q\.handle\(task_id\)"):
+            await app.q.agather([waits, waits.id])  # type: ignore[list-item]
+        with pytest.raises(InvalidOption, match="takes handles, not 7"):
+            app.q.as_completed([waits, 7])  # type: ignore[list-item]

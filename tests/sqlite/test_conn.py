@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from omniq import OmniQ, Task
-from omniq.errors import DuplicateTask, IdConflict, InvalidOption, OmniqError, StoreUnavailable
+from omniq.errors import CorruptRecord, DuplicateTask, IdConflict, InvalidOption, OmniqError, StoreUnavailable
 from omniq.storage import MemoryStorage, SQLiteStorage
 
 LONG_S = 20.0
@@ -100,6 +100,25 @@ async def test_an_error_of_ours_leaves_the_callers_transaction_as_it_was(
         app.commit()
         assert app.execute("SELECT number FROM orders").fetchall() == [(1,)]
         assert await waiting(storage) == 1
+
+
+async def test_an_error_in_the_middle_leaves_no_part_in_the_callers_transaction(
+    database: Path, app: sqlite3.Connection
+) -> None:
+    """Whoever catches it and commits has committed their own rows, and nothing that nobody counted."""
+    async with SQLiteStorage(database) as storage:
+        await storage.enqueue(Task("a.b", unique_key="key"))
+        app.execute("UPDATE omniq_task SET attempts = 'many'")
+        app.commit()
+        app.execute("INSERT INTO orders VALUES (1)")
+        with pytest.raises(CorruptRecord, match="cannot be read"):
+            await storage.enqueue_many([Task("a.b"), Task("a.b", unique_key="key")], conn=app)
+        await storage.enqueue(Task("a.b"), conn=app)
+        app.commit()
+        assert app.execute("SELECT count(*) FROM orders").fetchone() == (1,)
+        assert app.execute("SELECT count(*) FROM omniq_task").fetchone() == (2,)
+        assert await waiting(storage) == 2
+        assert await storage.verify() == []
 
 
 async def test_it_can_be_repeated_within_the_transaction(database: Path, app: sqlite3.Connection) -> None:

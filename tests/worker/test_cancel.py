@@ -12,7 +12,7 @@ import pytest
 from omniq import AsyncWorkerPool, Task, TaskStatus, context
 from omniq.task import RunOutcome
 from omniq.testing import VirtualClock
-from tests.worker.scene import Bodies, ended, omniq_threads, running, turns, until
+from tests.worker.scene import BOUND_S, Bodies, ended, omniq_threads, running, turns, until
 from tests.worker.stores import AnyStore, Five, Memory, result_of, task_of
 
 
@@ -180,7 +180,10 @@ class Answering(Memory):
 
 @pytest.mark.parametrize("kind", ["async", "awaitable from a thread"])
 async def test_cancelled_before_its_first_step(bodies: Bodies, kind: str) -> None:
-    """A body that is cancelled in the turn in which it was started never runs, and still ends."""
+    """A body that is cancelled in the turn in which it was started never runs, and still ends.
+
+    So does what a thread makes for the loop, when it was stopped in the meantime.
+    """
     started: list[int] = []
 
     async def abody() -> None:
@@ -188,10 +191,11 @@ async def test_cancelled_before_its_first_step(bodies: Bodies, kind: str) -> Non
         await asyncio.Event().wait()
 
     def body() -> Any:
-        made.set()
+        inside.set()
+        go.wait(BOUND_S)
         return abody()
 
-    made = threading.Event()
+    inside, go = threading.Event(), threading.Event()
     clock = VirtualClock()
     async with Answering(clock=clock) as store:
         store.claimed = asyncio.Event()
@@ -199,12 +203,14 @@ async def test_cancelled_before_its_first_step(bodies: Bodies, kind: str) -> Non
         pool = AsyncWorkerPool(store, clock=clock)
         await pool.start()
         await store.claimed.wait()  # we run before the body's first step does
+        if kind != "async":
+            await until(inside.is_set)
         async with asyncio.timeout(5):  # real seconds; the grace of the stop is virtual, and stands still
             await pool.stop(cancel_in_flight=True)
         task = await task_of(store, task_id)
         if kind != "async":  # its thread goes on; what it made is closed when it arrives
-            await until(made.is_set)
+            go.set()
             await until(lambda: not [t for t in omniq_threads() if t.name == "omniq-0"])
             await turns()
-    assert kind != "async" or started == []
+    assert started == []
     assert (task.status, task.attempts, task.owner) == (TaskStatus.PENDING, 0, None)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from omniq import Context, Task, TaskStatus
-from omniq.executors import Flight, Threads
+from omniq.executors import Flight, Threads, run_around
 from omniq.registry import runnable_of
 from omniq.storage import MemoryStorage
-from omniq.task import StoredTask, Succeeded
-from tests.worker.scene import Bodies, ended, running, until
+from omniq.task import Interrupted, Outcome, StoredTask, Succeeded
+from tests.worker.scene import Bodies, ended, running, turns, until
 
 WAITS = 30.0
 
@@ -66,6 +66,55 @@ async def test_who_comes_tells_the_loop_before_it_begins_a_body_of_its_own() -> 
     threads._serve()
     assert told == [True]
     await until(lambda: ends == ["ended before", "begun now"])
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+async def test_what_was_stopped_before_a_thread_took_it_never_runs(hooked: bool) -> None:
+    """Its task was given back already, and may run elsewhere by now."""
+    ran: list[str] = []
+    ends: list[Outcome] = []
+    left: list[Flight] = []
+    claim = StoredTask("m.f", b"", id="one", epoch=1, status=TaskStatus.RUNNING)
+    context = Context("one", 1, 1, lambda *_: None)
+    flight = Flight(claim, context, lambda _, outcome: ends.append(outcome), left.append)
+    flight.runnable = runnable_of(lambda: ran.append("ran"))
+    threads = Threads(0, lambda _: Succeeded(b""))  # none: this one does it, step by step
+    if hooked:
+        call = threads.call(flight)
+        flight.fly(asyncio.get_running_loop(), run_around(flight, lambda run: run(), lambda: call, encode))
+        await turns()
+    else:
+        threads.submit(flight)
+    flight.interrupt("stop")
+    await turns()
+    assert ends == [Interrupted()]
+    assert left == []
+    threads._calls.put(False)
+    threads._serve()
+    await until(lambda: left == [flight])
+    assert ran == []
+    assert ends == [Interrupted()]
+
+
+async def test_a_hook_that_calls_a_thread_after_its_run_has_ended_is_told() -> None:
+    """It went on although it was cancelled, and would wait for ever for what must not run any more."""
+    ran: list[str] = []
+    claim = StoredTask("m.f", b"", id="one", epoch=1, status=TaskStatus.RUNNING)
+    flight = Flight(claim, Context("one", 1, 1, lambda *_: None), lambda *_: None, lambda _: None)
+    flight.runnable = runnable_of(lambda: ran.append("ran"))
+    threads = Threads(0, encode)
+    flight.outlived()
+    call = asyncio.ensure_future(threads.call(flight))
+    await turns()
+    threads._calls.put(False)
+    threads._serve()
+    await until(call.done)
+    assert call.cancelled()
+    assert ran == []
+
+
+def encode(_: object) -> Outcome:
+    return Succeeded(b"")
 
 
 class Watched(MemoryStorage):

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from omniq import AsyncWorkerPool, Context, InvalidOption, Retry, Task, TaskStatus
+from omniq import AsyncWorkerPool, Context, InvalidOption, Retry, Task, TaskStatus, WorkerPool
 from omniq.executors import CANCEL_GRACE_S
 from omniq.storage import MemoryStorage, SQLiteStorage
+from tests.worker.scene import Logs, await_final, until_blocking
 
 HERE = __name__
 
@@ -25,6 +26,18 @@ class Unprintable(Exception):
         raise KeyboardInterrupt
 
 
+class Obliging(Exception):
+    """Such as a wrapper of an answer: has something to say to every name that it is asked for."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
+class Rude(Exception):
+    def __getattr__(self, name: str) -> str:
+        raise RuntimeError("do not ask")
+
+
 class Untouchable:
     @property
     def __class__(self) -> type:  # type: ignore[override]
@@ -39,6 +52,15 @@ async def forgetful_too() -> None:
     raise Forgetful
 
 
+async def obliging() -> None:
+    raise Obliging
+
+
+async def rude() -> None:
+    await asyncio.sleep(0)
+    raise Rude
+
+
 def unprintable() -> None:
     raise Unprintable
 
@@ -47,7 +69,9 @@ def untouchable() -> object:
     return Untouchable()
 
 
-@pytest.mark.parametrize("body", ["forgetful", "forgetful_too", "unprintable", "untouchable"])
+@pytest.mark.parametrize(
+    "body", ["forgetful", "forgetful_too", "unprintable", "untouchable", "obliging", "rude"]
+)
 async def test_an_outcome_that_cannot_be_made_is_a_failure(body: str) -> None:
     async with MemoryStorage() as storage:
         task_id = await storage.enqueue(Task(f"{HERE}.{body}", max_retries=0))
@@ -65,6 +89,29 @@ def test_progress_takes_finite_numbers_only(done: float) -> None:
         context.progress(done)
     with pytest.raises(InvalidOption, match="finite"):
         context.progress(1, done if done is not None else "all")  # type: ignore[arg-type]
+
+
+async def cancels_everything() -> str:
+    for task in asyncio.all_tasks():
+        task.cancel()
+    return "done"
+
+
+def test_a_body_that_cancels_all_tasks_ends_its_worker_but_not_for_nothing(
+    tmp_path: Path, logs: Logs
+) -> None:
+    """Its own end is told when the worker stops: given back, it would do the same to the next worker."""
+    storage = SQLiteStorage(tmp_path / "jobs.db")
+
+    async def enqueue() -> str:
+        async with storage.clone() as twin:
+            return str(await twin.enqueue(Task(f"{HERE}.cancels_everything")))
+
+    task_id = asyncio.run(enqueue())
+    with WorkerPool(storage) as pool:
+        until_blocking(lambda: not pool.running)
+    assert await_final(storage, task_id) is TaskStatus.SUCCESS
+    assert logs.levels_of("own asyncio task was cancelled") == {"WARNING"}
 
 
 ignoring = threading.Event()

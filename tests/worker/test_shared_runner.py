@@ -1,6 +1,9 @@
 """Bodies that never wait share a task of asyncio; none of them can tell, except that there is one."""
 
 import asyncio
+import sys
+import weakref
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -11,7 +14,7 @@ from omniq.coroutines import Coroutines
 from omniq.executors import Flight, Reason
 from omniq.registry import runnable_of
 from omniq.storage import MemoryStorage
-from omniq.task import Interrupted, Outcome, StoredTask, Succeeded
+from omniq.task import Failed, Interrupted, Outcome, StoredTask, Succeeded
 from tests.worker.scene import Bodies, ended, running, turns, until
 
 mine: ContextVar[str] = ContextVar("mine", default="nobody")
@@ -103,6 +106,104 @@ async def test_a_body_that_cancels_its_own_task_cancels_no_other(bodies: Bodies)
             results = [await ended(store, one) for one in ids]
     assert [result.status for result in results] == [TaskStatus.SUCCESS] * 4
     assert [result.result for result in results] == [None, "done", None, "done"]
+
+
+def this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+def cancel_and_take_back(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    task.uncancel()
+
+
+kept: dict[Any, str] = {}
+kept_weakly: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+MARKS: dict[str, Callable[[asyncio.Task[Any]], object]] = {
+    "a cancellation taken back": cancel_and_take_back,
+    "a timer that cancels it": lambda task: asyncio.get_running_loop().call_later(0.001, task.cancel),
+    "a name": lambda task: task.set_name("somebody's"),
+    "a key": lambda task: kept.setdefault(task, "somebody's"),
+    "a weak key": lambda task: kept_weakly.setdefault(task, "somebody's"),
+}
+
+
+@pytest.mark.parametrize("mark", MARKS)
+async def test_what_a_body_does_to_its_task_is_nothing_to_the_next(bodies: Bodies, mark: str) -> None:
+    """Such as a session that is kept by task: the next body would get somebody else's."""
+
+    async def leaves_a_mark() -> None:
+        MARKS[mark](this_task())
+
+    async def innocent() -> list[Any]:
+        me = this_task()
+        found = [me.get_name() == "somebody's", kept.get(me), kept_weakly.get(me)]
+        await asyncio.sleep(0.02)
+        return found
+
+    async with MemoryStorage() as store:
+        guilty, path = bodies(leaves_a_mark), bodies(innocent)
+        ids = await enqueue_all(store, *(Task(one, max_retries=0) for one in (guilty, path, guilty, path)))
+        async with running(store, 4):
+            results = [await ended(store, one) for one in ids]
+    kept.clear()
+    assert [(result.status, result.result) for result in results[1::2]] == [
+        (TaskStatus.SUCCESS, [False, None, None])
+    ] * 2
+
+
+async def test_a_callback_on_its_task_is_called_when_the_body_has_ended(bodies: Bodies) -> None:
+    called = asyncio.Event()
+
+    async def cleans_up() -> None:
+        this_task().add_done_callback(lambda _: called.set())
+
+    async def waits_for_that() -> None:
+        await called.wait()
+
+    async with MemoryStorage() as store:
+        ids = await enqueue_all(store, Task(bodies(cleans_up)), Task(bodies(waits_for_that)))
+        async with running(store, 2):
+            results = [await ended(store, one) for one in ids]
+    assert {result.status for result in results} == {TaskStatus.SUCCESS}
+
+
+async def test_bodies_that_leave_no_mark_share_a_task() -> None:
+    names: list[str] = []
+
+    async def body(name: str) -> None:
+        names.append(this_task().get_name())
+        if name == "b":
+            raise ValueError(name)
+
+    ends = Ends(body)
+    coroutines = Coroutines(lambda _: DONE)
+    for name in "abcd":
+        coroutines.start(ends.flight(name))
+    await turns()
+    assert len(names) == 4
+    assert len(set(names)) == 1
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 has no eager tasks")
+async def test_a_loop_that_starts_tasks_at_once_starts_bodies_all_the_same(bodies: Bodies) -> None:
+    async def body(n: int) -> int:
+        if n % 2:
+            await asyncio.sleep(0)
+        return n
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+    try:
+        async with MemoryStorage() as store:
+            ids = await enqueue_all(store, *(Task(bodies(body), (n,)) for n in range(6)))
+            async with running(store, 3):
+                results = [await ended(store, one) for one in ids]
+    finally:
+        loop.set_task_factory(None)
+    assert [result.result for result in results] == list(range(6))
 
 
 class Ends:
@@ -205,3 +306,27 @@ async def test_a_body_that_catches_its_cancellation_sees_it_where_it_waits() -> 
     await turns()
     assert seen == ["nobody", "a"]
     assert ends.of == {"a": DONE}
+
+
+class Opaque(Exception):
+    """Has no attributes that anybody could look into."""
+
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("not even those")
+
+
+async def test_what_breaks_the_engine_ends_one_body_only() -> None:
+    async def body(name: str) -> None:
+        if name == "b":
+            raise Opaque
+
+    ends = Ends(body)
+    coroutines = Coroutines(lambda _: DONE)
+    for name in "abc":
+        coroutines.start(ends.flight(name))
+    await turns()
+    assert ends.of["a"] == ends.of["c"] == DONE
+    failed = ends.of["b"]
+    assert isinstance(failed, Failed)
+    assert failed.error.type == "RuntimeError"

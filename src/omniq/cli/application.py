@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
 from importlib import import_module
+from itertools import dropwhile, takewhile
 from types import ModuleType
+from typing import Final
 
 from omniq.app import OmniQ
 from omniq.cli.errors import EXIT_USAGE, CommandFailed
 from omniq.cli.wire import APP_PATH
 from omniq.task import shown
+
+# This package, and what imports modules.
+_NOT_THEIRS: Final = (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    os.path.dirname(importlib.__file__) + os.sep,
+    "<frozen importlib",
+)
 
 
 def load(path: str) -> OmniQ:
@@ -58,8 +68,18 @@ def _where(name: str, exc: BaseException) -> str:
         return f"looked in {os.getcwd()}, then where {sys.executable} looks"
     if isinstance(exc, SyntaxError) and exc.filename:
         return f"in {exc.filename}, line {exc.lineno}"
-    frame = traceback.extract_tb(exc.__traceback__)[-1]
+    frame = _last_of_theirs(traceback.extract_tb(exc.__traceback__))
     return f"in {frame.filename}, line {frame.lineno}"
+
+
+def _last_of_theirs(frames: list[traceback.FrameSummary]) -> traceback.FrameSummary:
+    """Where the application failed; where a function of ours refused something, who called it."""
+    theirs = list(takewhile(_is_theirs, dropwhile(lambda one: not _is_theirs(one), frames)))
+    return theirs[-1] if theirs else frames[-1]
+
+
+def _is_theirs(frame: traceback.FrameSummary) -> bool:
+    return not frame.filename.startswith(_NOT_THEIRS)
 
 
 def _no_application(path: str, attribute: str, module: ModuleType, found: object) -> str:

@@ -165,7 +165,7 @@ class _Serving:
         try:
             await self._pool.wait()
             await self._pool.stop()
-        except Exception as exc:
+        except (Exception, asyncio.CancelledError) as exc:  # a body may cancel every task there is
             logger.opt(exception=exc).error("the worker cannot go on")
             await asyncio.gather(self._pool.stop(), return_exceptions=True)
             return EXIT_STUCK if isinstance(exc, WorkerStuck) else EXIT_FAILED

@@ -9,7 +9,6 @@ import click
 
 from omniq.cli.errors import CommandFailed
 from omniq.cli.group import OmniqCommand
-from omniq.cli.listening import listen
 from omniq.cli.store import find_store, url_option
 
 MIN_TOKEN = 16
@@ -43,6 +42,7 @@ def dashboard(
     try:
         import uvicorn
 
+        from omniq.cli.listening import listen
         from omniq.web import Dashboard, Settings
         from omniq.web.guarding import is_loopback
     except ImportError:

@@ -11,7 +11,7 @@ import click
 
 from omniq.cli.errors import EXIT_FAILED, CommandFailed
 from omniq.cli.group import OmniqCommand
-from omniq.cli.options import Seconds, age
+from omniq.cli.options import Seconds, age, each_json_option
 from omniq.cli.store import url_option, with_store
 from omniq.cli.tasks import each
 
@@ -68,15 +68,16 @@ async def _result(storage: BaseStorage, task_id: str, timeout_s: float) -> TaskR
 
 @click.command(cls=OmniqCommand)
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@each_json_option
 @url_option
-def delete(ids: tuple[str, ...], url: str | None) -> int:
+def delete(ids: tuple[str, ...], as_json: bool, url: str | None) -> int:
     """Forget tasks that have ended, with their results and history."""
 
     async def one(storage: BaseStorage, task_id: str) -> str:
         await storage.delete(task_id)
         return "deleted"
 
-    return with_store(url, lambda storage: each(storage, ids, one))
+    return with_store(url, lambda storage: each(storage, ids, one, as_json))
 
 
 @click.command(cls=OmniqCommand)

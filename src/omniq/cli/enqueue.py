@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,25 +10,10 @@ import click
 
 from omniq.cli.errors import EXIT_USAGE, CommandFailed
 from omniq.cli.group import OmniqCommand, debugging
-from omniq.cli.options import app_path
+from omniq.cli.options import app_path, json_value
 
 if TYPE_CHECKING:
     from omniq.app import OmniQ, TaskFunction
-
-
-def _json(kind: type, example: str) -> Any:
-    def parse(_: click.Context, parameter: click.Parameter, value: str) -> Any:
-        try:
-            parsed = json.loads(value)
-        except ValueError as exc:
-            raise click.BadParameter(f"is no JSON ({exc}); write {example}") from None
-        if not isinstance(parsed, kind):
-            raise click.BadParameter(
-                f"must be a JSON {'list' if kind is list else 'object'}, such as {example}"
-            )
-        return parsed
-
-    return parse
 
 
 @click.command(cls=OmniqCommand)
@@ -40,14 +24,14 @@ def _json(kind: type, example: str) -> Any:
     "arguments",
     default="[]",
     metavar="JSON",
-    callback=_json(list, """'["ann", 3]'"""),
+    callback=json_value(list, """'["ann", 3]'"""),
     help="""The arguments, such as '["ann", 3]'.""",
 )
 @click.option(
     "--kwargs",
     default="{}",
     metavar="JSON",
-    callback=_json(dict, """'{"body": "hi"}'"""),
+    callback=json_value(dict, """'{"body": "hi"}'"""),
     help="""The arguments by name, such as '{"body": "hi"}'.""",
 )
 @click.option("--json", "as_json", is_flag=True, help="One object instead of the id.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from omniq.cli.errors import EXIT_FAILED
+from omniq.cli.errors import EXIT_FAILED, CommandFailed
 from omniq.cli.group import OmniqCommand
 from omniq.cli.options import POSITIVE
 from omniq.cli.store import find_store, url_option
@@ -38,10 +38,17 @@ def health(lease: float, as_json: bool, url: str | None) -> int:
     from omniq.cli import log
     from omniq.cli.output import print_json
     from omniq.cli.text import safe
+    from omniq.logic.health import Health
 
-    storage = find_store(url)
     log.configure("error")
-    found = asyncio.run(_look(storage, lease))
+    try:
+        storage = find_store(url)
+    except CommandFailed as exc:
+        if not as_json:
+            raise
+        found = Health(False, (str(exc),))
+    else:
+        found = asyncio.run(_look(storage, lease))
     if as_json:
         print_json(
             {

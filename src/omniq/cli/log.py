@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sys
 import traceback
@@ -27,6 +28,24 @@ def configure(level: str, *, debug: bool = False, form: str = "text") -> None:
         backtrace=False,
         diagnose=False,  # it would print the values of variables, and arguments are nobody's business
     )
+    # Where nobody has set up the standard library's logging, it would write bare lines between ours.
+    logging.lastResort = _Forwarding(logging.WARNING)
+
+
+class _Forwarding(logging.Handler):
+    """Records of the standard library's `logging`, on their way into this log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            level: str | int = logger.level(record.levelname).name
+        except ValueError:
+            level = record.levelno  # a level that somebody made up
+        try:
+            logger.patch(lambda line: line.update({"name": record.name})).opt(exception=record.exc_info).log(
+                level, record.getMessage()
+            )
+        except Exception:
+            self.handleError(record)  # as ever: arguments that do not fit the message
 
 
 class _Writer:

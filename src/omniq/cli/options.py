@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -25,12 +26,45 @@ class Seconds(click.FloatRange):
 POSITIVE: Final = Seconds(min=0, min_open=True)
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def each_json_option(command: F) -> F:
+    """For commands that take several names and say a line about each."""
+    return click.option("--json", "as_json", is_flag=True, help="A list of objects instead of lines.")(
+        command
+    )
+
+
 def age(_: click.Context, __: click.Parameter, value: str | None) -> float:
     """How long ago, as people write it, in seconds."""
     match = _AGE.fullmatch(value or "0")
     if match is None:
         raise click.BadParameter(f"{value!r} is no age, such as 90s, 30m, 12h, 7d or 2w")
     return float(match["number"]) * _UNITS[match["unit"]]
+
+
+def json_value(kind: type, example: str) -> Callable[[click.Context, click.Parameter, str], Any]:
+    """For an option that takes JSON, a list or an object."""
+
+    def parse(_: click.Context, __: click.Parameter, value: str) -> Any:
+        import json
+
+        try:
+            parsed = json.loads(value, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as exc:
+            raise click.BadParameter(f"is no JSON ({exc}); write {example}") from None
+        if not isinstance(parsed, kind):
+            raise click.BadParameter(
+                f"must be a JSON {'list' if kind is list else 'object'}, such as {example}"
+            )
+        return parsed
+
+    return parse
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON value")
 
 
 def app_path(_: click.Context, __: click.Parameter, value: str) -> str:

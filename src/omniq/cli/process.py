@@ -31,6 +31,7 @@ class Child:
         self.ready = False
         self.quiet_s = 0.0
         self.killed = False
+        self.told_to_stop = False
         self.refused = False
         self.kill_at: float | None = None  # told to make way for another; gone by then
 
@@ -63,6 +64,7 @@ class Child:
         return time.monotonic() - self.started_at
 
     def stop(self, *, now: bool) -> None:
+        self.told_to_stop = True
         self.link.send(Stop(now))
         if not self.ready:
             # It is still importing, and holds nothing.

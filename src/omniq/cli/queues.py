@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from omniq.cli.group import OmniqCommand
+from omniq.cli.options import each_json_option
 from omniq.cli.store import url_option, with_store
 
 if TYPE_CHECKING:
@@ -48,28 +49,34 @@ async def _queues(storage: BaseStorage) -> list[dict[str, Any]]:
 
 @click.command(cls=OmniqCommand)
 @click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
+@each_json_option
 @url_option
-def pause(names: tuple[str, ...], url: str | None) -> None:
+def pause(names: tuple[str, ...], as_json: bool, url: str | None) -> None:
     """Hand out nothing more from these queues. What runs goes on, and enqueueing too."""
-    with_store(url, lambda storage: _each_queue(storage, names, paused=True))
+    with_store(url, lambda storage: _each_queue(storage, names, as_json, paused=True))
 
 
 @click.command(cls=OmniqCommand)
 @click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
+@each_json_option
 @url_option
-def resume(names: tuple[str, ...], url: str | None) -> None:
+def resume(names: tuple[str, ...], as_json: bool, url: str | None) -> None:
     """Go on with queues that were paused."""
-    with_store(url, lambda storage: _each_queue(storage, names, paused=False))
+    with_store(url, lambda storage: _each_queue(storage, names, as_json, paused=False))
 
 
-async def _each_queue(storage: BaseStorage, names: tuple[str, ...], *, paused: bool) -> None:
+async def _each_queue(storage: BaseStorage, names: tuple[str, ...], as_json: bool, *, paused: bool) -> None:
+    from omniq.cli.output import print_json
     from omniq.task import queue_name
 
     for name in names:
         queue_name(name)  # one that makes no sense changes none of the others
     for name in names:
         await (storage.pause if paused else storage.resume)(name)
-        sys.stdout.write(f"{name} {'paused' if paused else 'open'}\n")
+        if not as_json:
+            sys.stdout.write(f"{name} {'paused' if paused else 'open'}\n")
+    if as_json:
+        print_json([{"queue": name, "paused": paused} for name in names])
 
 
 @click.command(cls=OmniqCommand)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from omniq.cli.errors import CommandFailed
+from omniq.cli.errors import EXIT_USAGE, CommandFailed
 from omniq.cli.group import OmniqCommand
+from omniq.cli.options import json_value
 from omniq.cli.store import url_option, with_store
 
 if TYPE_CHECKING:
@@ -28,6 +29,19 @@ def schedules(context: click.Context, as_json: bool, url: str | None) -> None:
     if context.invoked_subcommand is not None:
         context.obj = url
         return
+    show_all(url, as_json)
+
+
+@schedules.command(name="list", cls=OmniqCommand)
+@click.option("--json", "as_json", is_flag=True, help="A list of objects instead of a table.")
+@url_option
+@click.pass_context
+def list_them(context: click.Context, as_json: bool, url: str | None) -> None:
+    """The same as without a verb."""
+    show_all(_url(context, url), as_json)
+
+
+def show_all(url: str | None, as_json: bool) -> None:
     from omniq.cli.output import ago, print_json, print_table
 
     found = with_store(url, lambda storage: storage.schedules())
@@ -84,14 +98,26 @@ def as_dict(schedule: Schedule) -> dict[str, Any]:
 @click.option("--catch-up", type=click.Choice(["latest", "all", "skip"]), default="latest", show_default=True)
 @click.option("--overlap", type=click.Choice(["allow", "skip"]), default="allow", show_default=True)
 @click.option(
-    "--args", "args_json", default="[]", metavar="JSON", help="The arguments, such as '[1, \"a\"]'."
+    "--args",
+    "arguments",
+    default="[]",
+    metavar="JSON",
+    callback=json_value(list, """'["ann", 3]'"""),
+    help="""The arguments, such as '["ann", 3]'.""",
 )
-@click.option("--kwargs", "kwargs_json", default="{}", metavar="JSON", help="Named ones: '{\"size\": 2}'.")
+@click.option(
+    "--kwargs",
+    default="{}",
+    metavar="JSON",
+    callback=json_value(dict, """'{"body": "hi"}'"""),
+    help="""The arguments by name, such as '{"body": "hi"}'.""",
+)
 @click.option("--queue", default="default", show_default=True)
 @click.option("--priority", type=click.IntRange(0, 9), default=0, show_default=True)
 @click.option("--timeout", type=float, metavar="SECONDS")
 @click.option("--max-retries", type=click.IntRange(0), default=3, show_default=True)
 @click.option("--force", is_flag=True, help="Also for a task that no worker here serves now.")
+@click.option("--json", "as_json", is_flag=True, help="One object instead of a line.")
 @url_option
 @click.pass_context
 def add(
@@ -99,25 +125,29 @@ def add(
     /,
     name: str,
     task: str,
-    args_json: str,
-    kwargs_json: str,
+    arguments: list[Any],
+    kwargs: dict[str, Any],
     force: bool,
+    as_json: bool,
     url: str | None,
     **options: Any,
 ) -> None:
     """Save a schedule called NAME for the task TASK (its name in the application)."""
+    from omniq.cli.output import print_json
+    from omniq.errors import InvalidOption
     from omniq.schedule import Schedule
     from omniq.task import Task
 
     fields = ("queue", "priority", "timeout", "max_retries")
-    call = Task(
-        task,
-        tuple(_parsed(args_json, "--args", list, '[1, "a"]')),
-        _parsed(kwargs_json, "--kwargs", dict, '{"size": 2}'),
-        **{field: options.pop(field) for field in fields},
-    )
-    wanted = Schedule(name=name, call=call, **options)
-    saved = with_store(_url(context, url), lambda storage: _save(storage, wanted, force))
+    try:
+        call = Task(task, tuple(arguments), kwargs, **{field: options.pop(field) for field in fields})
+        wanted = Schedule(name=name, call=call, **options)
+        saved = with_store(_url(context, url), lambda storage: _save(storage, wanted, force))
+    except InvalidOption as exc:
+        raise CommandFailed(str(exc), EXIT_USAGE) from exc
+    if as_json:
+        print_json(as_dict(saved))
+        return
     sys.stdout.write(f"{name}: {when(saved)}, next {_moment(saved)}\n")
 
 
@@ -131,7 +161,7 @@ async def _check_served(storage: BaseStorage, func_path: str) -> None:
     """Only where every worker that lives says which functions it serves can anybody know."""
     from datetime import UTC, datetime
 
-    from omniq.schedules import unknown_task
+    from omniq.schedules import near
 
     now = datetime.now(UTC)
     living = [
@@ -143,20 +173,10 @@ async def _check_served(storage: BaseStorage, func_path: str) -> None:
         return
     served = {name: one for one in living for name in one.functions or ()}
     if func_path not in served:
-        raise CommandFailed(f"{unknown_task(func_path, served)} (--force saves it all the same)")
-
-
-def _parsed(text: str, option: str, kind: type, example: str) -> Any:
-    import json
-
-    try:
-        value = json.loads(text)
-    except ValueError as exc:
-        raise CommandFailed(f"{option} is no JSON: {exc}; write {example}") from None
-    if not isinstance(value, kind):
-        shape = "a list" if kind is list else "an object"
-        raise CommandFailed(f"{option} must be {shape}, such as {example}, not {text[:80]}")
-    return value
+        raise CommandFailed(
+            f"no living worker serves a task named {func_path!r}; {near(func_path, served)} "
+            "(--force saves it all the same)"
+        )
 
 
 def _url(context: click.Context, url: str | None) -> str | None:
@@ -194,11 +214,17 @@ def resume(context: click.Context, name: str, url: str | None) -> None:
 
 @schedules.command(cls=OmniqCommand)
 @click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="One object instead of the id.")
 @url_option
 @click.pass_context
-def run(context: click.Context, name: str, url: str | None) -> None:
+def run(context: click.Context, name: str, as_json: bool, url: str | None) -> None:
     """Make a task now, beside the ticks; prints its id."""
+    from omniq.cli.output import print_json
+
     made = with_store(_url(context, url), lambda storage: storage.run_schedule(name))
+    if as_json:
+        print_json({"id": str(made), "created": made.created})
+        return
     sys.stdout.write(f"{made}\n" if made.created else f"{made} (has not ended yet, and must not overlap)\n")
 
 

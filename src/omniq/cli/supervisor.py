@@ -181,7 +181,7 @@ class Supervisor:
             listening.cancel()
             self._children.discard(child)
             await child.link.close()
-        if not self._stopping.is_set():
+        if not (self._stopping.is_set() or child.told_to_stop):
             logger.warning("worker process {} ended: {}", child.pid, child.how_it_ended())
         await self._take_back(child)
 

@@ -10,6 +10,7 @@ import click
 
 from omniq.cli.errors import EXIT_FAILED
 from omniq.cli.group import OmniqCommand
+from omniq.cli.options import each_json_option
 from omniq.cli.store import url_option, with_store
 
 if TYPE_CHECKING:
@@ -89,40 +90,48 @@ async def _task_and_runs(storage: BaseStorage, task_id: str) -> tuple[Task, list
 
 @click.command(cls=OmniqCommand)
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@each_json_option
 @url_option
-def retry(ids: tuple[str, ...], url: str | None) -> int:
+def retry(ids: tuple[str, ...], as_json: bool, url: str | None) -> int:
     """Run FAILED or CANCELLED tasks again, with all their chances."""
 
     async def one(storage: BaseStorage, task_id: str) -> str:
         await storage.retry(task_id)
         return "PENDING"
 
-    return with_store(url, lambda storage: each(storage, ids, one))
+    return with_store(url, lambda storage: each(storage, ids, one, as_json))
 
 
 @click.command(cls=OmniqCommand)
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@each_json_option
 @url_option
-def cancel(ids: tuple[str, ...], url: str | None) -> int:
+def cancel(ids: tuple[str, ...], as_json: bool, url: str | None) -> int:
     """Cancel tasks: a waiting one at once, a running one is asked to stop."""
 
     async def one(storage: BaseStorage, task_id: str) -> str:
-        status = await storage.cancel(task_id)
-        return "RUNNING, asked to stop" if status == "RUNNING" else str(status)
+        return str(await storage.cancel(task_id))
 
-    return with_store(url, lambda storage: each(storage, ids, one))
+    def told(status: str) -> str:
+        return "RUNNING, asked to stop" if status == "RUNNING" else status
+
+    return with_store(url, lambda storage: each(storage, ids, one, as_json, told))
 
 
 async def each(
     storage: BaseStorage,
     ids: tuple[str, ...],
     do: Callable[[BaseStorage, str], Coroutine[Any, Any, str]],
+    as_json: bool,
+    told: Callable[[str], str] = str,
 ) -> int:
     """Every id gets its try; those that fail are named, and the exit code says so."""
+    from omniq.cli.output import print_json
     from omniq.cli.text import safe
     from omniq.errors import StoreError, StoreUnavailable
 
     code = 0
+    rows: list[dict[str, str]] = []
     for task_id in ids:
         try:
             became = await do(storage, task_id)
@@ -130,7 +139,12 @@ async def each(
             raise
         except StoreError as exc:
             sys.stderr.write(f"omniq: {safe(exc)}\n")
+            rows.append({"id": task_id, "error": str(exc)})
             code = EXIT_FAILED
         else:
-            sys.stdout.write(f"{safe(task_id)} {became}\n")
+            rows.append({"id": task_id, "status": became})
+            if not as_json:
+                sys.stdout.write(f"{safe(task_id)} {told(became)}\n")
+    if as_json:
+        print_json(rows)
     return code

@@ -87,12 +87,24 @@ def _check_cron(schedule: Schedule) -> None:
             f"cron line {shown(line)} must have five fields: minute hour day month weekday; "
             "for seconds write every=10"
         )
+    wrong = _wrong_with(line)
+    minute, hour, day, month, weekday = line.split()
+    # cronsim calls the day bad where no month of the line has it, though each field is fine by itself.
+    if wrong and (
+        _wrong_with(f"{minute} {hour} {day} * {weekday}")
+        or _wrong_with(f"{minute} {hour} 1 {month} {weekday}")
+    ):
+        raise InvalidOption(f"cron line {shown(line)} makes no sense: {wrong}")
+    if wrong or next_after(schedule, datetime(2024, 1, 1, tzinfo=UTC)) is None:
+        raise InvalidOption(f"cron line {shown(line)} never fires: no such day comes up")
+
+
+def _wrong_with(line: str) -> str | None:
     try:
         CronSim(line, datetime(2024, 1, 1, tzinfo=UTC))
     except (CronSimError, ValueError, AssertionError, IndexError) as exc:
-        raise InvalidOption(f"cron line {shown(line)} makes no sense: {exc}") from None
-    if next_after(schedule, datetime(2024, 1, 1, tzinfo=UTC)) is None:
-        raise InvalidOption(f"cron line {shown(line)} never fires: no such day comes up")
+        return str(exc) or type(exc).__name__
+    return None
 
 
 def _check_call(schedule: Schedule) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import Coroutine, Generator
-from typing import Any, cast
+from typing import Any
 
 from loguru import logger
 
@@ -25,8 +25,7 @@ class Eager:
             awaited = work.send(None)
         except StopIteration:
             return
-        rest = cast("Coroutine[Any, Any, None]", _continued(work, awaited))
-        task = asyncio.get_running_loop().create_task(rest)
+        task = asyncio.get_running_loop().create_task(_rest_of(work, awaited))
         self._waiting.add(task)
         task.add_done_callback(self._ended)
 
@@ -39,6 +38,11 @@ class Eager:
         """Wait until nothing that was begun is waiting any more."""
         while self._waiting:
             await asyncio.wait(self._waiting)
+
+
+async def _rest_of(work: Coroutine[Any, Any, None], awaited: Any) -> None:
+    # From Python 3.12 on a task takes no generator, not even one that is a coroutine.
+    await _continued(work, awaited)
 
 
 @types.coroutine

@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
 from omniq.clock import Bell
+from omniq.errors import InvalidOption
 from omniq.task import moment
 
 START: Final = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -113,7 +114,8 @@ class VirtualClock:
         Write `await clock.advance(...)` inside a loop; in plain code it is done when this returns.
         """
         step = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        assert step >= timedelta(0), "time only goes forward; set_wall() is what people do to a clock"
+        if step < timedelta(0):
+            raise InvalidOption("time only goes forward; clock.set_wall() is what people do to a clock")
         work = self._advance(self._passed + step)
         try:
             asyncio.get_running_loop()

@@ -220,7 +220,7 @@ class RedisStorage(RedisLooking, RedisSchedules, RedisMoving):
             await self._listening.listen("due", self._due)
             self._due.clear()
         said = records.settle_arguments(settlements)
-        wish = () if claim is None else _wish(claim)
+        wish = () if claim is None else claim_arguments(claim)
         head = (self._token, self._success_us, self._failure_us, len(settlements))
         try:
             reply = await self._write("exchange", *head, *said, *wish)
@@ -401,7 +401,7 @@ def _us(seconds: float) -> int:
     return int(seconds * 1e6)
 
 
-def _wish(claim: Claim) -> tuple[Argument, ...]:
+def claim_arguments(claim: Claim) -> tuple[Argument, ...]:
     scarce = claim.scarce
     queues: tuple[Argument, ...] = (-1,) if claim.queues is None else (len(claim.queues), *claim.queues)
     said: tuple[Argument, ...] = (

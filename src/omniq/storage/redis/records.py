@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -89,6 +90,8 @@ def microseconds(moment: datetime) -> int:
     return (moment - EPOCH) // MICROSECOND
 
 
+# A batch has few moments: what was enqueued or claimed together shares them.
+@lru_cache(maxsize=256)
 def moment_of(value: int) -> datetime:
     return EPOCH + timedelta(microseconds=value)
 

@@ -294,13 +294,18 @@ class SQLiteStorage(EmbeddedStorage):
                 _check_begins(conn)
                 ours = True
                 conn.execute("BEGIN IMMEDIATE")
+            conn.execute("SAVEPOINT omniq_enqueue")
             rows = SQLiteRows(conn, self.clock, self._engine.beside, self._engine.boot)
             enqueued = rows.enqueue_many(stored, on_conflict)
             rows.write_tallies()
+            conn.execute("RELEASE omniq_enqueue")
         except BaseException as exc:
-            if ours:  # a transaction of ours must not stay open where theirs never began
-                with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(sqlite3.Error):
+                if ours:  # a transaction of ours must not stay open where theirs never began
                     conn.rollback()
+                else:  # whoever catches this and commits must not commit a part of it
+                    conn.execute("ROLLBACK TO omniq_enqueue")
+                    conn.execute("RELEASE omniq_enqueue")
             if isinstance(exc, sqlite3.ProgrammingError):
                 raise InvalidOption(f"conn cannot be used here: {exc}") from exc
             if isinstance(exc, sqlite3.Error):

@@ -11,7 +11,12 @@ but the seed's five verbs derives its class from `SeedConformance` instead. A st
 server's puts `RealTime` in front: `class TestMyStorage(RealTime, StorageConformance)`.
 """
 
-import pytest
+try:
+    import pytest
+except ModuleNotFoundError as exc:
+    raise ModuleNotFoundError(
+        "omniq.testing.conformance is a suite for pytest; write pip install pytest", name=exc.name
+    ) from None
 
 for _name in (
     *("case", "seed", "lifecycle", "byhand", "fence", "claims", "unique", "leases", "results"),

@@ -61,9 +61,9 @@ local function heads(wanted)
     local most = scarce[queue] and math.min(wanted, scarce_left) or wanted
     local places = most > 0 and redis.call('ZRANGE', ns .. 'ready:' .. queue, 0, most - 1) or {}
     for _, where in ipairs(places) do
-      local rank, high, low, seq = struct.unpack('>BI4I4I8', where)
-      found[#found + 1] = { rank = rank, high = high, low = low, seq = seq, id = string.sub(where, 18), queue = queue,
-        where = where }
+      local head = { id = string.sub(where, 18), queue = queue, where = where }
+      if #queues > 1 then head.rank, head.high, head.low, head.seq = struct.unpack('>BI4I4I8', where) end
+      found[#found + 1] = head
     end
   end
   if #queues > 1 then table.sort(found, before) end
@@ -155,8 +155,7 @@ local ids = {}
 for i, t in ipairs(claimed) do ids[i] = t.id end
 local bodies = many('HMGET', ns .. 'body', ids)
 for i, t in ipairs(claimed) do
-  reply[#reply + 1] = t.id
-  reply[#reply + 1] = encode(t)
-  reply[#reply + 1] = bodies[i] or ''
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3] = t.id, t.packed or encode(t), bodies[i] or ''
 end
 return rung()

@@ -11,7 +11,8 @@ local function fault(kind, type, message)
 end
 
 local function save(t)
-  put_pair('HSET', 'state', t.id, encode(t))
+  t.packed = encode(t)
+  put_pair('HSET', 'state', t.id, t.packed)
   if t.as_found ~= t.status then
     if t.as_found then count(t.as_found, t.queue, -1) else tally(ENQUEUED, t.queue, 1) end
     if t.as_found and ARRIVED[t.status] then tally(ARRIVED[t.status], t.queue, 1) end

@@ -43,17 +43,24 @@ local function moment(raw)
   return (high - 2147483648) * 4294967296 + low
 end
 
+-- Named fields at once: a table that grows field by field is made anew six times.
+local function read(id, status, cancel, isolates, has_eta, rank, result_status, epoch, attempts, losses, suspicions,
+    max_losses, seq, due, expires, enqueued, started, finished, result_at, prune_at, result_ttl, queue, owner, claim_id,
+    key, progress, error, result)
+  return { id = id, status = status, cancel = cancel, isolates = isolates, has_eta = has_eta, rank = rank,
+    result_status = result_status, epoch = epoch, attempts = attempts, losses = losses, suspicions = suspicions,
+    max_losses = max_losses, seq = seq, due = due, expires = expires, enqueued = enqueued, started = started,
+    finished = finished, result_at = result_at, prune_at = prune_at, result_ttl = result_ttl, queue = queue,
+    owner = owner, claim_id = claim_id, key = key, progress = progress, error = error, result = result,
+    as_found = status }
+end
+
+local function unpacked(id, raw) return read(id, struct.unpack(FORMAT, raw)) end
+
 local function decode(id, raw)
   if not raw or #raw < SHORTEST then return nil end
-  local t = { id = id }
-  local fits = pcall(function()
-    t.status, t.cancel, t.isolates, t.has_eta, t.rank, t.result_status, t.epoch, t.attempts, t.losses, t.suspicions,
-      t.max_losses, t.seq, t.due, t.expires, t.enqueued, t.started, t.finished, t.result_at, t.prune_at, t.result_ttl,
-      t.queue, t.owner, t.claim_id, t.key, t.progress, t.error, t.result = struct.unpack(FORMAT, raw)
-  end)
-  if not fits or t.status > CANCELLED then return nil end
-  t.as_found = t.status
-  return t
+  local fits, t = pcall(unpacked, id, raw)
+  return fits and t.status <= CANCELLED and t or nil
 end
 
 local function encode(t)
@@ -94,11 +101,15 @@ end
 -- What a script wants to write, gathered per command and key: a batch is a handful of commands, whatever its size.
 local writes, order = {}, {}
 local function into(command, key, width)
-  local slot = command .. key
-  local w = writes[slot]
+  local by_key = writes[command]
+  if not by_key then
+    by_key = {}
+    writes[command] = by_key
+  end
+  local w = by_key[key]
   if not w then
     w = { command = command, key = ns .. key, step = CHUNK * width, n = 0 }
-    writes[slot] = w
+    by_key[key] = w
     order[#order + 1] = w
   end
   return w
@@ -129,7 +140,7 @@ end
 local function count(status, queue, by)
   local field = status .. ':' .. queue
   counted[field] = (counted[field] or 0) + by
-  tally(status, queue, by)
+  tallied[field] = (tallied[field] or 0) + by
 end
 
 local function add_up(key, changes)
@@ -153,4 +164,9 @@ local function flush()
   writes, order, counted, tallied = {}, {}, {}, {}
 end
 
-local function score(at) return string.format('%.0f', at) end
+-- What is done together mostly ends at one moment.
+local scored, scored_as
+local function score(at)
+  if at ~= scored then scored, scored_as = at, string.format('%.0f', at) end
+  return scored_as
+end

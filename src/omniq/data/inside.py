@@ -33,7 +33,7 @@ def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = float) -> np.ndar
     import numpy as np
 
     kind = np.dtype(dtype)
-    count = math.prod((shape,) if isinstance(shape, int) else shape)
+    count = math.prod((shape,) if isinstance(shape, (int, np.integer)) else shape)
     size = count * kind.itemsize
     room = None if size < SMALLEST_BYTES or kind.hasobject else child.room(size)
     if room is None:
@@ -71,5 +71,8 @@ def _reduced(value: Any) -> tuple[Any, ...]:
 
 
 def seen_as(data: Any, form: str, shape: tuple[int, ...] | None) -> memoryview:
+    if not memoryview(data).nbytes:  # cannot be cast
+        nothing: array.array[Any] = array.array(form if form in array.typecodes else "B")
+        return memoryview(nothing).toreadonly()
     flat = memoryview(data).cast("B").toreadonly()
     return flat if shape is None else flat.cast(form, shape)  # type: ignore[call-overload]

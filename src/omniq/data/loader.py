@@ -163,7 +163,7 @@ class DataLoader:
         options = self._options
         if options.num_workers == 0:
             return Here(self._source(), writable=options.is_writable)
-        if self._pool is not None and self._pool.is_running and self._pool.is_ours:
+        if self._pool is not None and self._pool.is_running:
             return self._pool
         pool = LoaderPool(self._source(), options.num_workers, writable=options.is_writable)
         pool.start()

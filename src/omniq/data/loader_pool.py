@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, Literal, Protocol
@@ -18,6 +17,7 @@ from omniq.data.sharing import SharedMemory
 from omniq.data.source import Loaded, Source
 from omniq.data.worker_pool import WorkerPool
 from omniq.pool.arena import default_limit_bytes
+from omniq.pool.calls import raisable
 
 Verb = Literal["fetch", "read"]
 FIRST_ARENA_BYTES: Final = 64 * 1024**2
@@ -44,7 +44,10 @@ class Here:
 
     def _load(self, load: Callable[[Any], Loaded], job: Any) -> Loaded:
         with own_chance_kept():
-            loaded = load(job)
+            try:
+                loaded = load(job)
+            except StopIteration as exc:  # whoever iterates would take it for the end
+                raise raisable(exc) from exc
         if self._writable:
             return loaded
         batch, _ = sealed(loaded.batch)
@@ -57,7 +60,6 @@ class LoaderPool(WorkerPool):
     def __init__(self, found: Source, num_workers: int, *, writable: bool) -> None:
         self._memory = SharedMemory(found)
         self._writable = writable
-        self._made_in = os.getpid()
         super().__init__(
             num_workers,
             on_error="raise",
@@ -65,11 +67,6 @@ class LoaderPool(WorkerPool):
             arena=min(FIRST_ARENA_BYTES, default_limit_bytes()),
             preload=("numpy", "omniq.data.source", *found.modules()),
         )
-
-    @property
-    def is_ours(self) -> bool:
-        """False in a process that was forked from the one that made it."""
-        return os.getpid() == self._made_in
 
     def _new_crew(self, options: Options) -> Crew:
         return ProcessCrew(

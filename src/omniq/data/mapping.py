@@ -32,6 +32,7 @@ class Mapped(Iterator[Any]):
         self._chunksize = chunksize
         self._ahead = ahead
         self._more = True
+        self._held: Work | None = None  # for which there was no room
         hatch.open(stream)
         self._is_closed = False
 
@@ -51,11 +52,15 @@ class Mapped(Iterator[Any]):
     def begin(self) -> None:
         """Submit what may be ahead. Only what was read makes room, so a slow reader is not overtaken."""
         while self._more and self._stream.outstanding < self._ahead * self._chunksize:
-            chunk = list(islice(self._items, self._chunksize))
-            if chunk:
-                self._hatch.submit(self._stream, [self._work(chunk)])
-            else:
-                self._more = False
+            if self._held is None:
+                chunk = list(islice(self._items, self._chunksize))
+                if not chunk:
+                    self._more = False
+                    return
+                self._held = self._work(chunk)
+            if not self._hatch.offer(self._stream, self._held):
+                return
+            self._held = None
 
     def close(self) -> None:
         """Drop what is ahead."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from omniq.data.position import Position
 from omniq.data.sampling import Job
 from omniq.data.source import LaneJob, Loaded
-from omniq.errors import PoolNotRunning
+from omniq.errors import PoolNotRunning, WorkerDied
 
 Results = Callable[[Iterable[Any]], Iterator[Loaded]]
 
@@ -67,6 +67,7 @@ class InLanes:
         self.position = begin
         self._size = size
         self._lanes: dict[int, Iterator[Loaded]] = {}
+        self._deadly: set[int] = set()  # lanes whose latest batch has killed its workers
         for number, lane in enumerate(begin.lanes):
             if not lane.is_over:
                 first = LaneJob(seed, begin.epoch, run_number, number, len(begin.lanes), lane.samples, size)
@@ -79,15 +80,25 @@ class InLanes:
                 loaded = next(self._lanes[turn])
             except PoolNotRunning:
                 raise
-            except Exception:
-                self.position = self.position.after_lane(self._size, is_over=False)
+            except Exception as exc:
+                self._failed(turn, exc)
                 raise
+            self._deadly.discard(turn)
             self.position = self.position.after_lane(loaded.samples, loaded.is_last)
             if loaded.is_last:
                 _close(self._lanes.pop(turn))
-            if loaded.samples:
+            if loaded.samples or loaded.left_out:
                 return loaded
         raise StopIteration
+
+    def _failed(self, turn: int, exc: Exception) -> None:
+        """The lane goes on after this batch, unless no worker survives the way there."""
+        is_over = isinstance(exc, WorkerDied) and turn in self._deadly
+        if isinstance(exc, WorkerDied):
+            self._deadly.add(turn)
+        self.position = self.position.after_lane(self._size, is_over)
+        if is_over:
+            _close(self._lanes.pop(turn))
 
     def close(self) -> None:
         while self._lanes:

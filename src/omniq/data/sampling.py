@@ -59,8 +59,9 @@ class Sampling(Struct, frozen=True, eq=False):
         _tell_epoch(batches, at.epoch)
         position = at.samples
         for batch in islice(iter(batches), at.batches, None):
-            yield Job(seed, at.epoch, position, list(batch))
-            position += len(batch)
+            keys = list(batch)  # which may be read once only
+            yield Job(seed, at.epoch, position, keys)
+            position += len(keys)
 
     def count(self) -> int:
         """How many batches an epoch has. Raises TypeError where a sampler has no length."""

@@ -92,8 +92,13 @@ class Source:
     # --- iterable --------------------------------------------------------------------------------
 
     def read(self, job: LaneJob) -> Loaded:
-        reader = self._reader(job)
         batch = self._batch(job.size)
+        try:
+            reader = self._reader(job)
+        except Exception as exc:
+            # The next reader would not come further: a lane that cannot be begun is over.
+            self._failed(exc, batch, f"lane {job.lane}")
+            return Loaded(None, 0, is_empty=True, is_last=True, left_out=tuple(batch.left_out))
         is_last = False
         while not is_last and reader.position < job.position + job.size:
             position = reader.position

@@ -11,6 +11,7 @@ Everything here is done under one lock, which nobody holds while waiting for any
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -74,6 +75,7 @@ class Hatch:
         self._inbox: deque[Item] = deque()
         self._is_woken = False
         self._submitted = 0
+        self._runs_in = 0
         self._streams: set[Stream] = set()
 
     def open(self, stream: Stream) -> None:
@@ -92,6 +94,8 @@ class Hatch:
         """Go on to another state of the pool. Whoever waits here looks again."""
         with self.lock:
             self.state = state
+            if state == "running":
+                self._runs_in = os.getpid()
             if state in ("stopped", "running"):
                 self._inbox.clear()
                 self.pending = self.in_flight = 0
@@ -103,7 +107,17 @@ class Hatch:
             for stream in tuple(self._streams):
                 stream.readable.notify_all()
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process was forked from the one that has the loop: nobody here would ever answer."""
+        return self.state in ("running", "stopping") and os.getpid() != self._runs_in
+
     def check_running(self) -> None:
+        if self.is_inherited:
+            raise PoolNotRunning(
+                "Worker pool is not running in this process, which was forked from the one that started it; "
+                "start() starts one here"
+            )
         if self.state == "new":
             raise PoolNotRunning("Worker pool is not running: write `with pool:` or call start() first")
         if self.state != "running":
@@ -126,11 +140,26 @@ class Hatch:
                 self._inbox.append(item)
                 self._wake_once()
 
+    def offer(self, stream: Stream, work: Work) -> bool:
+        """Queue this, unless it would have to wait while its reader has something to read meanwhile.
+
+        Whoever reads and submits in turns makes room by reading: waiting for it, he would wait for himself.
+        """
+        with self.lock:
+            if stream.outstanding and self._is_full:
+                self.check_running()
+                return False
+            self.submit(stream, (work,))
+            return True
+
+    @property
+    def _is_full(self) -> bool:
+        return self._max_pending is not None and self.pending >= self._max_pending
+
     def _wait_for_room(self) -> None:
         self.check_running()
-        limit = self._max_pending
         warn_at: float | None = time.monotonic() + WARN_AFTER_S
-        while limit is not None and self.pending >= limit:
+        while self._is_full:
             self._room.wait(1.0)
             self.check_running()
             if warn_at is not None and self.is_narrow and time.monotonic() > warn_at:
@@ -200,7 +229,8 @@ class Stream:
         self._next = 0  # the number of the next result in order
         self._results: dict[int, Result | Skipped] = {}
         self._ended: deque[int] = deque()  # numbers of results as they came, when order does not matter
-        self._owed: deque[tuple[int, Exception]] = deque(maxlen=MAX_REMEMBERED_FAILURES)
+        self._left_out = 0  # calls that failed, and of which no reader was told
+        self._owed: deque[tuple[int, Exception]] = deque(maxlen=MAX_REMEMBERED_FAILURES)  # the latest of them
 
     @property
     def head(self) -> int:
@@ -231,6 +261,7 @@ class Stream:
                 told = {"name": name, "number": seq, "error": _told(exc)}
                 logger.error("{name} (result {number}) failed and is left out: {error}", **told)
             with self._hatch.lock:
+                self._left_out += 1
                 self._owed.append((seq, exc))
                 self._add(seq, SKIPPED)
             return
@@ -273,7 +304,7 @@ class Stream:
                 self._hatch.unread_bytes -= result.size_bytes
         self._results.clear()
         self._ended.clear()
-        self._owed.clear()
+        self._forgive()
         self.readable.notify_all()
 
     # --- in a caller's thread --------------------------------------------------------------------
@@ -288,8 +319,8 @@ class Stream:
                     raise PoolNotRunning(
                         "Worker pool is not running: it was stopped while a result was awaited"
                     )
-                if not self.unfinished and self._owed:
-                    raise _nothing_left(*self._owed.popleft())
+                if not self.unfinished and self._left_out:
+                    raise _nothing_left(*self._told_of())
                 wait_s = None if ends_at is None else ends_at - time.monotonic()
                 if wait_s is not None and wait_s <= 0:
                     raise ResultTimeout(
@@ -300,7 +331,7 @@ class Stream:
 
     def try_take(self) -> tuple[bool, Any]:
         with self._hatch.lock:
-            if self._hatch.state not in ("running", "stopping"):
+            if self._hatch.state not in ("running", "stopping") or self._hatch.is_inherited:
                 return False, None
             result = self._pop()
         return (False, None) if result is None else (True, _value(result))
@@ -315,10 +346,19 @@ class Stream:
                         "Worker pool is not running: it was stopped while a result was awaited"
                     )
                 if not self.unfinished:
-                    self._owed.clear()  # whoever reads to the end knows that nothing is left
+                    self._forgive()  # whoever reads to the end knows that nothing is left
                     return False, None
                 self.readable.wait()
         return True, _value(result)
+
+    def _told_of(self) -> tuple[int, Exception]:
+        """One failure for each call that was left out, also where there were more than are remembered."""
+        self._left_out -= 1
+        return self._owed[0] if self._left_out >= len(self._owed) else self._owed.popleft()
+
+    def _forgive(self) -> None:
+        self._left_out = 0
+        self._owed.clear()
 
     def _pop(self) -> Result | None:
         if self.is_ordered:

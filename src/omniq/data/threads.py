@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from omniq.data.captured import captured
 from omniq.data.crew import Hand
 from omniq.data.sealed import sealed
-from omniq.pool.calls import Interrupted, Outcome, Raised, Returned, name_of
+from omniq.pool.calls import Interrupted, Outcome, Raised, Returned, name_of, raisable
 from omniq.pool.peer import Events, Exit
 
 
@@ -105,12 +105,8 @@ class ThreadHand:
             value = call.fn() if call.items is None else call.fn(call.items[nth])
             value, size = sealed(value)
             return Returned(value), size
-        except Exception as exc:
-            return Raised(exc), 0
-        except BaseException as exc:  # SystemExit and the like: the thread goes on, as a process does
-            failed = RuntimeError(f"{type(exc).__name__}: {exc}")
-            failed.__cause__ = exc
-            return Raised(failed), 0
+        except BaseException as exc:  # also SystemExit: the thread goes on, as a process does
+            return Raised(raisable(exc)), 0
 
     def _tell(self, event: Callable[..., None], *args: object) -> None:
         with suppress(RuntimeError):  # the loop has ended: nobody listens any more

@@ -35,6 +35,9 @@ R = TypeVar("R")
 
 EXIT_BOUND_S: Final = 1.5  # a program that ends waits no longer for a pool that it has not stopped
 
+# Never freed: a loop that is freed takes back what it waits for, from its parent's twin as well.
+_INHERITED: Final[list[object]] = []
+
 
 class WorkerPool(BaseWorkerPool):
     """Workers that load data in parallel, and give it in the order in which it was asked for."""
@@ -94,6 +97,7 @@ class WorkerPool(BaseWorkerPool):
             if self.is_running:
                 logger.debug("the data pool is already running")
                 return self
+            self._disown()
             options = self._options
             crew = self._new_crew(options)
             thread = LoopThread("omniq-data").start()
@@ -116,6 +120,7 @@ class WorkerPool(BaseWorkerPool):
         if limit_s < 0:
             raise InvalidOption(f"timeout must be 0 seconds or more, not {timeout!r}")
         with self._lifecycle:
+            self._disown()
             engine, thread = self._engine, self._thread
             if engine is None or thread is None:
                 return
@@ -131,6 +136,13 @@ class WorkerPool(BaseWorkerPool):
 
     def close(self) -> None:
         self.stop()
+
+    def _disown(self) -> None:
+        """After a fork: the workers are the parent's, and so is what its loop waits for."""
+        if self._hatch.is_inherited:
+            _INHERITED.append((self._crew, self._engine, self._thread))
+            self._crew = self._engine = self._thread = self._farewell = None
+            self._hatch.enter("stopped")
 
     def _new_crew(self, options: Options) -> Crew:
         if options.kind == "thread":
@@ -221,7 +233,7 @@ class WorkerPool(BaseWorkerPool):
 
     @property
     def is_running(self) -> bool:
-        return self._hatch.state in ("running", "stopping")
+        return self._hatch.state in ("running", "stopping") and not self._hatch.is_inherited
 
     @property
     def num_workers(self) -> int:

@@ -421,9 +421,21 @@ def unreadable_result(name: str, exc: BaseException) -> Exception:
     return failed
 
 
+def raisable(exc: BaseException) -> Exception:
+    """For whoever waits for a call: what it raised, or told in words what would mean something else there.
+
+    A loop takes SystemExit, KeyboardInterrupt or CancelledError for its own, and StopIteration for an end.
+    """
+    if isinstance(exc, Exception) and not isinstance(exc, StopIteration | StopAsyncIteration):
+        return exc
+    name = _type_name(exc)
+    failed = CallFailed(f"{name}: {_text_of(exc)}", name, bounded(_traceback_of(exc)))
+    failed.__cause__ = exc
+    return failed
+
+
 def _dump_exception(exc: BaseException) -> bytes:
-    # A loop takes SystemExit, KeyboardInterrupt or CancelledError for its own; no future takes StopIteration.
-    if not isinstance(exc, Exception) or isinstance(exc, StopIteration | StopAsyncIteration):
+    if raisable(exc) is not exc:
         return b""
     try:
         data = dump_in_band(exc)

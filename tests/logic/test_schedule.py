@@ -293,6 +293,13 @@ def test_the_same_again_is_the_same() -> None:
     assert begin(replace(first, next_at=None, revision=99), first, NOON + timedelta(hours=1)) is first
 
 
+def test_one_that_is_saved_anew_is_another_one() -> None:
+    """Who still fires the one that was deleted compares revisions."""
+    deleted = saved(every=60.0)
+    anew = begin(replace(deleted, revision=0), None, NOON + timedelta(seconds=1))
+    assert anew.revision > deleted.revision
+
+
 def test_other_times_begin_now_and_other_calls_change_no_tick() -> None:
     first, later = saved(every=60.0), NOON + timedelta(seconds=90)
     slower = begin(replace(first, every=600.0), first, later)

@@ -33,7 +33,7 @@ DATA = [
     Mutant(
         "a reader waits for ever for what was left out",
         STREAM,
-        "                if not self.unfinished and self._owed:\n",
+        "                if not self.unfinished and self._left_out:\n",
         "                if False:\n",
         (PARTS,),
         "whatever_ends_first",
@@ -41,8 +41,8 @@ DATA = [
     Mutant(
         "a reader is told too early that nothing is left",
         STREAM,
-        "                if not self.unfinished and self._owed:\n",
-        "                if self._owed:\n",
+        "                if not self.unfinished and self._left_out:\n",
+        "                if self._left_out:\n",
         (PARTS,),
         "too_early",
     ),

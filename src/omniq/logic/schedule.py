@@ -32,6 +32,7 @@ from omniq.task import (
     shown,
 )
 
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_SCHEDULE_NAME_CHARS: Final = 128
 MAX_CRON_CHARS: Final = 256
 MAX_ZONE_CHARS: Final = 128
@@ -142,7 +143,9 @@ def zone(name: str) -> ZoneInfo:
 def begin(new: Schedule, known: Schedule | None, now: datetime) -> Schedule:
     """What is kept when `new` is saved: what was known of it goes on, unless its times are others now."""
     if known is None:
-        fresh = replace(new, paused=False, created_at=now, last_at=None, revision=1)
+        # Not from one: whoever still fires the one that was deleted must not take this for the same.
+        first = (now - EPOCH) // timedelta(microseconds=1)
+        fresh = replace(new, paused=False, created_at=now, last_at=None, revision=first)
         return replace(fresh, next_at=next_after(fresh, now))
     kept = replace(
         new,

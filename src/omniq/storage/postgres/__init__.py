@@ -11,6 +11,7 @@ from loguru import logger
 
 from omniq.clock import REAL_CLOCK, Clock
 from omniq.errors import Conflict, CorruptRecord, DuplicateTask, InvalidOption, SchemaMismatch
+from omniq.storage.awaiting import Results
 from omniq.storage.base import Capabilities, Claimed
 from omniq.storage.batched import check_moment, check_page, unknown
 from omniq.storage.embedded import Ring, check_claim
@@ -24,7 +25,7 @@ from omniq.storage.postgres.records import Row, can_be_kept
 from omniq.storage.postgres.schedules import PostgresSchedules
 from omniq.storage.postgres.schema import Statements, lock, migrations, newest, preamble, quoted, script, step
 from omniq.storage.postgres.transactions import BodyTransaction, Transactions
-from omniq.storage.postgres.waking import Listening, Results
+from omniq.storage.postgres.waking import Listening
 from omniq.task import (
     Answer,
     Claim,

@@ -11,6 +11,7 @@ from loguru import logger
 
 from omniq.clock import REAL_CLOCK, Clock
 from omniq.errors import Conflict, CorruptRecord, DuplicateTask, IdConflict, InvalidOption, SchemaMismatch
+from omniq.storage.awaiting import Results
 from omniq.storage.base import Capabilities, Claimed
 from omniq.storage.batched import check_moment, unknown
 from omniq.storage.embedded import Ring, check_claim
@@ -23,7 +24,7 @@ from omniq.storage.redis.moving import RedisMoving
 from omniq.storage.redis.records import name_bytes
 from omniq.storage.redis.schedules import RedisSchedules
 from omniq.storage.redis.scripts import Scripts
-from omniq.storage.redis.waking import Listening, Results
+from omniq.storage.redis.waking import Listening
 from omniq.storage.redis.wire import Argument
 from omniq.storage.rows import queue_full
 from omniq.task import (

@@ -7,15 +7,14 @@ here brings it back with growing pauses; when it is back everybody looks once, f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from hiredis import ReplyError
 from loguru import logger
 
-from omniq.clock import REAL_CLOCK, Clock, wait_for_event
-from omniq.errors import OmniqError, StoreUnavailable
-from omniq.storage.embedded import RESULT_POLL_S, Ring
+from omniq.clock import REAL_CLOCK, wait_for_event
+from omniq.errors import OmniqError
+from omniq.storage.embedded import Ring
 from omniq.storage.redis.address import BORDER, Address
 from omniq.storage.redis.wire import Wire
 
@@ -111,72 +110,3 @@ class Listening:
     def abandon(self) -> None:
         if self._wire is not None:
             self._wire.close()
-
-
-class Results:
-    """Everybody here who waits for a result: one look for all of them, after each ring and now and then."""
-
-    def __init__(self, ring: Ring, clock: Clock, look: Callable[[list[str]], Awaitable[set[str]]]) -> None:
-        self._ring = ring
-        self._clock = clock
-        self._look = look  # which of these have ended, or are gone
-        self._awaited: dict[str, list[asyncio.Future[None]]] = {}
-        self._watcher: asyncio.Task[None] | None = None
-
-    def expect(self, task_id: str) -> asyncio.Future[None]:
-        """Done when the task has ended. Asked for before the caller looks, so that nothing is missed."""
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._awaited.setdefault(task_id, []).append(ended)
-        return ended
-
-    def forget(self, task_id: str, ended: asyncio.Future[None]) -> None:
-        waiting = self._awaited.get(task_id, [])
-        if ended in waiting:
-            waiting.remove(ended)
-        if not waiting:
-            self._awaited.pop(task_id, None)
-
-    async def until(self, ended: asyncio.Future[None], timeout_s: float | None) -> bool:
-        """Wait for it; False after `timeout_s`."""
-        if self._watcher is None or self._watcher.done():
-            self._watcher = asyncio.create_task(self._watch(), name="omniq-results")
-        bell = None if timeout_s is None else self._clock.call_later(timeout_s, lambda: _give_up(ended))
-        await asyncio.wait((ended,))
-        if bell is not None:
-            bell.cancel()
-        if ended.cancelled():
-            return False
-        ended.result()
-        return True
-
-    async def _watch(self) -> None:
-        while self._awaited:
-            self._ring.clear()
-            ids = list(self._awaited)
-            try:
-                for task_id in await self._look(ids):
-                    for ended in self._awaited.pop(task_id, []):
-                        if not ended.done():
-                            ended.set_result(None)
-            except StoreUnavailable as exc:
-                logger.warning("cannot look for results: {}", exc)
-            except Exception as exc:
-                self._tell_broken(ids, exc)
-            await self._ring.wait(self._clock, RESULT_POLL_S)
-
-    def _tell_broken(self, ids: list[str], exc: Exception) -> None:
-        for task_id in ids:
-            for ended in self._awaited.pop(task_id, []):
-                if not ended.done():
-                    ended.set_exception(exc)
-
-    async def stop(self) -> None:
-        self._tell_broken(list(self._awaited), StoreUnavailable("the storage was closed while waiting"))
-        watcher, self._watcher = self._watcher, None
-        if watcher is not None:
-            watcher.cancel()
-            await asyncio.gather(watcher, return_exceptions=True)
-
-
-def _give_up(ended: asyncio.Future[None]) -> None:
-    ended.cancel()

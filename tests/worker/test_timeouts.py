@@ -229,13 +229,14 @@ async def attempts(store: AnyStore, task_id: str) -> int:
     return (await task_of(store, task_id)).attempts
 
 
-async def stuck_pool(clock: VirtualClock, store: Memory, path: str) -> AsyncWorkerPool:
+async def stuck_pool(clock: VirtualClock, store: Memory, path: str, begun: list[int]) -> AsyncWorkerPool:
     """Two slots, both held by threads that outlived their timeout."""
     pool = AsyncWorkerPool(store, 2, poll_interval=1, clock=clock)
     for _ in range(2):
         await store.enqueue(Task(path, timeout=1, max_retries=0))
     await pool.start()
-    await turns()
+    # What times out before a thread has taken it never runs, and would hold no slot.
+    await until(lambda: len(begun) == 2)
     await clock.advance(1.5)
     return pool
 
@@ -244,13 +245,15 @@ async def stuck_pool(clock: VirtualClock, store: Memory, path: str) -> AsyncWork
 async def test_every_slot_stuck_is_an_unhealthy_pool(bodies: Bodies, by: str) -> None:
     """F16: nothing is falsely released, no more is claimed, and `wait()` and `stop()` raise."""
     released, clock = threading.Event(), VirtualClock()
+    begun: list[int] = []
 
     def stuck() -> None:
+        begun.append(1)
         released.wait(20)
 
     try:
         async with Memory(clock=clock) as store:
-            pool = await stuck_pool(clock, store, bodies(stuck))
+            pool = await stuck_pool(clock, store, bodies(stuck), begun)
             waiting = await store.enqueue(Task(bodies(stuck)))
             if by == "wait":
                 watching = asyncio.create_task(pool.wait())
@@ -269,15 +272,17 @@ async def test_every_slot_stuck_is_an_unhealthy_pool(bodies: Bodies, by: str) ->
 
 async def test_a_stuck_pool_that_recovers_goes_on(bodies: Bodies) -> None:
     released, clock = threading.Event(), VirtualClock()
+    begun: list[int] = []
 
     def stuck() -> None:
+        begun.append(1)
         released.wait(20)
 
     async def quick() -> str:
         return "ran"
 
     async with Memory(clock=clock) as store:
-        pool = await stuck_pool(clock, store, bodies(stuck))
+        pool = await stuck_pool(clock, store, bodies(stuck), begun)
         await clock.advance(2)  # not yet long enough to give up
         released.set()
         task_id = await store.enqueue(Task(bodies(quick)))

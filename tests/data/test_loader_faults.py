@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -293,7 +294,7 @@ import sys, time
 from omniq.data import DataLoader
 from tests.data.datasets import Images
 from tests.pool.leftovers import family
-loader = DataLoader(Images(100_000), 4, num_workers=2)
+loader = DataLoader(Images(10_000_000), 4, num_workers=2)
 iterator = iter(loader)
 next(iterator)
 print(*family(), flush=True)
@@ -302,6 +303,16 @@ if how == "raise": raise SystemExit(3)
 if how == "loop":
     for batch in iterator: pass
 """
+
+
+def interrupt(program: subprocess.Popen[str]) -> None:
+    """Ctrl-C, and again where Python let it fall: in the callback of a weak reference one is ignored."""
+    for _ in range(10):
+        time.sleep(0.1)
+        program.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(timeout=5)
+            return
 
 
 @pytest.mark.parametrize(("how", "code"), [("raise", 3), ("exit", 0), ("loop", -signal.SIGINT)])
@@ -318,8 +329,7 @@ def test_d10_d11_a_program_that_ends_takes_its_workers_along(how: str, code: int
     workers = [int(pid) for pid in program.stdout.readline().split()]
     assert len(workers) >= 2
     if how == "loop":
-        time.sleep(0.1)
-        program.send_signal(signal.SIGINT)
+        interrupt(program)
     _, err = program.communicate(timeout=30)
     assert program.returncode == code, err
     if how != "loop":

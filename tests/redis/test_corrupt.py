@@ -4,9 +4,10 @@ import pytest
 
 from omniq import Task
 from omniq.errors import CorruptRecord, OmniqError
+from omniq.storage.facts import vital_signs
 from omniq.storage.redis import RedisStorage
 from omniq.storage.redis.wire import Argument
-from omniq.task import Settlement, TaskError, TaskStatus
+from omniq.task import Settlement, TaskError, TaskStatus, WorkerInfo
 from tests.redis.stores import wired
 
 JOB = "jobs.resize"
@@ -112,3 +113,15 @@ async def test_a_key_of_somebody_else_is_told_as_such(redis_url: str, namespace:
             await wire.call("SET", store._address.prefix + b"state", "mine")
         with pytest.raises(OmniqError, match="belongs to something else"):
             await store.enqueue(Task(JOB))
+
+
+@pytest.mark.parametrize("nonsense", ["{", '{"id": 7}', "", "\\xff"])
+async def test_a_worker_that_cannot_be_read_hides_nobody(
+    redis_url: str, namespace: str, nonsense: str
+) -> None:
+    async with RedisStorage(redis_url, namespace=namespace) as store:
+        for name in ("ann", "bob"):
+            await store.beat(WorkerInfo(name, name, "here", 1))
+        await break_it(redis_url, store, ("HSET", "workers", "ann", nonsense))
+        assert [worker.id for worker in await store.workers()] == ["bob"]
+        assert (await vital_signs(store))[1][0].id == "bob"

@@ -13,7 +13,7 @@ from omniq.errors import StoreUnavailable, Unsupported
 from omniq.storage.redis import RedisStorage
 from omniq.storage.redis.address import Address
 from omniq.storage.redis.connections import Disk
-from omniq.storage.redis.durability import Durability, Facts, Verdict, decide
+from omniq.storage.redis.durability import Durability, Facts, Verdict, decide, life_of
 from tests.redis.server import NO_FILE, private
 from tests.redis.stores import wired
 
@@ -110,14 +110,46 @@ async def test_where_the_file_is_synced_once_a_second_writes_wait_for_it_togethe
             assert await store.verify() == []
 
 
+async def life_at(url: str) -> str:
+    async with wired(url) as wire:
+        return await life_of(wire)
+
+
+async def test_another_server_never_answers_for_the_disk_of_the_one_that_was_written_to() -> None:
+    """Between a write and the wait for its disk the server went away and the address leads to another, or it
+    was started again: it may have forgotten the write, so nobody is told that it is safe."""
+    with private(EVERY_SECOND, port=True) as old, private(EVERY_SECOND, port=True) as new:
+        address = Address(old.url, "lives")
+        disk = Disk(address)
+        try:
+            life = await life_at(old.url)
+            await disk.has_it(life)
+            await asyncio.to_thread(old.stop, signal.SIGKILL)
+            address.move_to(address.host, new.port)
+            assert disk._wire is not None
+            await disk._wire.lost.wait()
+            with pytest.raises(StoreUnavailable, match="may be lost"):
+                await disk.has_it(life)
+            life = await life_at(new.url)
+            await disk.has_it(life)
+            await asyncio.to_thread(new.stop, signal.SIGKILL)
+            await asyncio.to_thread(new.start)
+            await disk._wire.lost.wait()
+            with pytest.raises(StoreUnavailable, match="may be lost"):
+                await disk.has_it(life)
+        finally:
+            await disk.stop()
+
+
 async def test_the_disk_is_waited_for_also_where_memory_is_full() -> None:
     """F26: settlements go on then. A mark that is refused would have nothing to wait for."""
     with private(EVERY_SECOND) as server:
         disk = Disk(Address(server.url, "full"))
         try:
             async with wired(server.url) as wire:
+                life = await life_of(wire)
                 await wire.call("CONFIG", "SET", "maxmemory", 1)
-                await disk.has_it()
+                await disk.has_it(life)
                 assert await wire.call("EXISTS", "{full}:disk") == 1
         finally:
             await disk.stop()
@@ -128,13 +160,14 @@ async def test_after_a_failover_the_disk_of_the_new_primary_is_waited_for() -> N
         address = Address(old.url, "moved")
         disk = Disk(address)
         try:
-            await disk.has_it()
+            life = await life_at(old.url)
+            await disk.has_it(life)
             async with wired(old.url) as wire:
                 await wire.call("REPLICAOF", "127.0.0.1", new.port)
-            address.port = new.port
+            address.move_to(address.host, new.port)
             with pytest.raises(StoreUnavailable, match="replica"):
-                await disk.has_it()
-            await disk.has_it()
+                await disk.has_it(life)
+            await disk.has_it(await life_at(new.url))
             async with wired(new.url) as wire:
                 assert await wire.call("EXISTS", "{moved}:disk") == 1
         finally:
@@ -145,13 +178,13 @@ async def test_after_a_failover_the_disk_of_the_new_primary_is_waited_for() -> N
 async def test_whoever_waits_for_a_disk_that_is_gone_is_told_so(how: str) -> None:
     """The next connection may lead to a server that has forgotten the last second."""
     with private(EVERY_SECOND) as server:
-        disk = Disk(Address(server.url, "cut"))
+        disk, life = Disk(Address(server.url, "cut")), await life_at(server.url)
         try:
-            await disk.has_it()
+            await disk.has_it(life)
             os.kill(server.pid, signal.SIGSTOP)
-            first = asyncio.create_task(disk.has_it())
+            first = asyncio.create_task(disk.has_it(life))
             await asyncio.sleep(0.01)
-            second = asyncio.create_task(disk.has_it())
+            second = asyncio.create_task(disk.has_it(life))
             await asyncio.sleep(0.01)
             assert disk._wire is not None
             if how == "cut":
@@ -172,5 +205,5 @@ async def test_nobody_waits_for_the_disk_of_a_closed_store() -> None:
         disk = Disk(Address(server.url, "closed"))
         await disk.stop()
         with pytest.raises(StoreUnavailable, match="closed"):
-            await disk.has_it()
+            await disk.has_it("any")
         assert disk._wire is None

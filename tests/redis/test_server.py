@@ -7,8 +7,9 @@ import pytest
 from omniq import Task
 from omniq.storage.redis import RedisStorage
 from omniq.task import Settlement
-from tests.redis.server import REQUIRE, NoServer, find_programs, missing, private
+from tests.redis.server import find_programs, missing, private
 from tests.redis.stores import wired
+from tests.servers import REQUIRE, NoServer
 
 
 async def test_the_server_syncs(redis_url: str) -> None:

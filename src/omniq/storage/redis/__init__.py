@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -10,13 +13,22 @@ from typing import Any, ClassVar, Final
 from loguru import logger
 
 from omniq.clock import REAL_CLOCK, Clock
-from omniq.errors import Conflict, CorruptRecord, DuplicateTask, IdConflict, InvalidOption, SchemaMismatch
-from omniq.storage.awaiting import Results
+from omniq.errors import (
+    CorruptRecord,
+    DuplicateTask,
+    IdConflict,
+    InvalidOption,
+    SchemaMismatch,
+    StoreUnavailable,
+)
+from omniq.loopthread import forbid_running_loop
 from omniq.storage.base import Capabilities, Claimed
 from omniq.storage.batched import check_moment, unknown
-from omniq.storage.embedded import Ring, check_claim
+from omniq.storage.embedded import check_claim
+from omniq.storage.onserver import OnServer, refuse_delete, refuse_reschedule, refuse_retry, renewal
 from omniq.storage.redis import records
 from omniq.storage.redis.address import Address
+from omniq.storage.redis.blocking import Blocking, WaitsForDisk
 from omniq.storage.redis.connections import Server
 from omniq.storage.redis.durability import Durability
 from omniq.storage.redis.looking import RedisLooking
@@ -38,7 +50,6 @@ from omniq.task import (
     StoredTask,
     Task,
     TaskError,
-    TaskResult,
     TaskStatus,
     WorkerInfo,
     check_progress,
@@ -57,16 +68,16 @@ _HEAD: Final = 5
 _ALL_NEW, _MIXED, _ID_CONFLICT, _FULL = 0, 1, 2, 4
 
 
-class RedisStorage(RedisLooking, RedisSchedules, RedisMoving):
+class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
     """Tasks in a namespace of a Redis or Valkey server, on the server's clock.
 
     The default durability wants an append-only file and waits for it; `durability="relaxed"` takes what the
     server gives, and says what may be lost.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(batched=True, leases=True, wakes=True, durable=True)
-    # A timer may ring a little before the server's clock shows the moment.
-    late_s: ClassVar[float] = 0.002
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        batched=True, leases=True, wakes=True, durable=True, here=True
+    )
 
     def __init__(
         self,
@@ -83,6 +94,7 @@ class RedisStorage(RedisLooking, RedisSchedules, RedisMoving):
         self.durability: Durability = durability
         self.clock = clock  # for waiting only: what is due, and when, the server says
         self._server: Server | None = None
+        self._blocking: Blocking | None = None
 
     @property
     def namespace(self) -> str:
@@ -107,11 +119,10 @@ class RedisStorage(RedisLooking, RedisSchedules, RedisMoving):
     async def _connect(self) -> None:
         server = self._make_server(self._address)
         self._token = os.urandom(8).hex().encode()
-        self._due, self._ended = Ring(), Ring()
+        self._start_waiting()
         self._listening = Listening(self._address, self._token)
-        self._results = Results(self._ended, self.clock, self._look_for_ends)
-        self._look_again_at: float | None = None
         self._server = server
+        self._blocking = Blocking(self._address, self.durability)
         try:
             await self._check_version()
         except BaseException:
@@ -135,14 +146,19 @@ class RedisStorage(RedisLooking, RedisSchedules, RedisMoving):
             )
 
     async def _disconnect(self) -> None:
+        self._enqueues.close()
         await self._results.stop()
         await self._listening.stop()
         server, self._server = self._server, None
+        if self._blocking is not None:
+            self._blocking.close()
         if server is not None:
             await server.close()
 
     def abandon(self) -> None:
         server, self._server = self._server, None
+        if self._blocking is not None:
+            self._blocking.abandon()
         if server is not None:
             self._listening.abandon()
             server.abandon()
@@ -176,12 +192,6 @@ class RedisStorage(RedisLooking, RedisSchedules, RedisMoving):
         finally:  # also when the answer was lost: it may have happened
             self._ring(due=True, result=True)
 
-    def _ring(self, *, due: bool, result: bool) -> None:
-        if due:
-            self._due.ring()
-        if result:
-            self._ended.ring()
-
     @property
     def _success_us(self) -> int:
         return int(self.result_ttl_s * 1e6)
@@ -195,20 +205,56 @@ class RedisStorage(RedisLooking, RedisSchedules, RedisMoving):
     async def enqueue_many(
         self, tasks: Iterable[Task | StoredTask], *, conn: Any = None, on_conflict: OnConflict = "skip"
     ) -> list[Enqueued]:
-        if on_conflict not in ("skip", "raise", "replace"):
-            raise InvalidOption(f"on_conflict must be 'skip', 'raise' or 'replace', not {on_conflict!r}")
+        _check_on_conflict(on_conflict)
         stored = self.encode_many(tasks)
         if conn is not None:
             raise self._lacks("enqueue(conn=...)")
         await self.open()
-        if not stored:
-            return []
+        return await self._enqueues.enqueue(stored, on_conflict) if stored else []
+
+    async def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
         arguments = records.enqueue_arguments(stored)
         try:
             reply = await self._write("enqueue", self._token, on_conflict, *arguments)
         finally:
             self._ring(due=True, result=False)
         return _placed(stored, reply)
+
+    def enqueue_here(
+        self, tasks: Iterable[Task | StoredTask], *, on_conflict: OnConflict = "skip"
+    ) -> list[Enqueued]:
+        _check_on_conflict(on_conflict)
+        server, blocking, loop = self._server, self._blocking, self._loop
+        if server is None or blocking is None or loop is None:
+            raise StoreUnavailable("the storage is closed; repeat the call")
+        stored = self.encode_many(tasks)
+        if not stored:
+            return []
+        if not server.waits:
+            # Not our token: whoever sleeps in this process is told like everybody else, by the server.
+            arguments = (b"", on_conflict, *records.enqueue_arguments(stored))
+            with contextlib.suppress(WaitsForDisk):  # another server than the loop knows so far
+                return _placed(stored, blocking.write(server.script("enqueue"), *arguments))
+        return self._enqueue_on_loop(server, loop, stored, on_conflict)
+
+    def _enqueue_on_loop(
+        self,
+        server: Server,
+        loop: asyncio.AbstractEventLoop,
+        stored: list[StoredTask],
+        on_conflict: OnConflict,
+    ) -> list[Enqueued]:
+        async def enqueue() -> list[Enqueued]:
+            server.wait_from_now_on()
+            return await self.enqueue_many(stored, on_conflict=on_conflict)
+
+        forbid_running_loop("write `await storage.enqueue_many(...)` here")
+        work = enqueue()
+        try:
+            return asyncio.run_coroutine_threadsafe(work, loop).result()
+        except (RuntimeError, concurrent.futures.CancelledError) as exc:
+            work.close()
+            raise StoreUnavailable("the storage was closed; repeat the call") from exc
 
     async def exchange(
         self, settlements: Sequence[Settlement], claim: Claim | None = None
@@ -218,7 +264,7 @@ class RedisStorage(RedisLooking, RedisSchedules, RedisMoving):
         await self.open()
         if claim is not None:
             # The ear is there before the look, or what comes up in between would ring nobody.
-            await self._listening.listen("due", self._due)
+            await self._listen_for_due()
             self._due.clear()
         said = records.settle_arguments(settlements)
         wish = () if claim is None else claim_arguments(claim)
@@ -266,8 +312,7 @@ class RedisStorage(RedisLooking, RedisSchedules, RedisMoving):
         positive_seconds(lease, "lease")
         known = tuple(holding)
         held = {one.id: one for one in _held(await self._write("renew", name_bytes(worker), _us(lease)))}
-        lost = frozenset(one.id for one in known if one.id not in held or held[one.id].epoch != one.epoch)
-        return Renewal(held, lost, frozenset(one.id for one in held.values() if one.cancel_requested))
+        return renewal(held, known)
 
     async def held(self, worker: str) -> list[Held]:
         return _held(await self._ask("renew", name_bytes(worker), ""))
@@ -295,29 +340,17 @@ class RedisStorage(RedisLooking, RedisSchedules, RedisMoving):
 
     async def retry(self, task_id: str) -> None:
         number, key, holder = await self._tell("retry", name_bytes(task_id))
-        status = _status(task_id, number)
-        if status not in (TaskStatus.FAILED, TaskStatus.CANCELLED):
-            raise Conflict(f"task {task_id} is {status}; only FAILED and CANCELLED tasks can be retried")
-        if holder:
-            raise DuplicateTask(
-                f"unique key {shown(key.decode())} is now held by task {holder.decode()}", holder.decode()
-            )
+        refuse_retry(task_id, _status(task_id, number), key.decode(), holder.decode())
 
     async def reschedule(self, task_id: str, eta: datetime, *, epoch: int | None = None) -> None:
         moment = records.raw_moment(check_moment(eta))
         number, current = await self._tell(
             "reschedule", name_bytes(task_id), moment, "" if epoch is None else epoch
         )
-        status = _status(task_id, number)
-        if epoch is not None and current != epoch:
-            raise Conflict(f"task {task_id} is at epoch {current}, no longer at {epoch}")
-        if status is not TaskStatus.PENDING:
-            raise Conflict(f"task {task_id} is {status}; only PENDING tasks can be rescheduled")
+        refuse_reschedule(task_id, _status(task_id, number), epoch, current)
 
     async def delete(self, task_id: str) -> None:
-        status = _status(task_id, await self._tell("delete", name_bytes(task_id)))
-        if not status.final:
-            raise Conflict(f"task {task_id} is {status}; cancel it first, then delete it")
+        refuse_delete(task_id, _status(task_id, await self._tell("delete", name_bytes(task_id))))
 
     async def prune(self, limit: int = 1000) -> int:
         count(limit, "limit", least=1)
@@ -337,14 +370,6 @@ class RedisStorage(RedisLooking, RedisSchedules, RedisMoving):
 
     # --- looking ---------------------------------------------------------------------------------
 
-    async def get_task(self, task_id: str) -> Task | None:
-        stored = await self._get(task_id)
-        return None if stored is None else self.decode(stored)
-
-    async def get_result(self, task_id: str) -> TaskResult | None:
-        stored = await self._get(task_id)
-        return None if stored is None else self.result_of(stored)
-
     async def _get(self, task_id: str) -> StoredTask | None:
         name = name_bytes(task_id)
         state, body = await self._ask("get", name)
@@ -354,48 +379,25 @@ class RedisStorage(RedisLooking, RedisSchedules, RedisMoving):
         return {name.decode() for name in await self._command("SMEMBERS", self._key(b"paused"))}
 
     async def workers(self) -> list[WorkerInfo]:
-        told = await self._ask("workers")
-        return [records.read_worker(*pair) for pair in zip(told[::2], told[1::2], strict=True)]
+        return list(records.read_workers(await self._ask("workers")))
 
     def _key(self, name: bytes) -> bytes:
         return self._address.prefix + name
 
     # --- waiting ---------------------------------------------------------------------------------
 
-    async def wait(self, timeout: float) -> bool:
-        await self.open()
+    async def _listen_for_due(self) -> None:
         await self._listening.listen("due", self._due)
-        timeout_s = max(0.0, timeout)
-        if self._look_again_at is not None:
-            until_due_s = self._look_again_at - self.clock.monotonic()
-            if until_due_s < timeout_s:
-                await self._due.wait(self.clock, until_due_s)
-                return True
-        return await self._due.wait(self.clock, timeout_s)
-
-    async def wait_result(self, task_id: str, timeout: float | None = None) -> TaskResult | None:
-        await self.open()
-        task_id = str(task_id)
-        ended = self._results.expect(task_id)
-        try:
-            result = await self._result_or_unknown(task_id)
-            if result is not None or not await self._results.until(ended, timeout):
-                return result
-            return await self._result_or_unknown(task_id)
-        finally:
-            self._results.forget(task_id, ended)
-
-    async def _result_or_unknown(self, task_id: str) -> TaskResult | None:
-        stored = await self._get(task_id)
-        if stored is None:
-            raise unknown(task_id)
-        return self.result_of(stored)
 
     async def _look_for_ends(self, ids: list[str]) -> set[str]:
-        """Which of these have ended, or are gone; and tell those who end tasks that somebody listens."""
         await self._listening.listen("result", self._ended)
         waiting = await self._ask("unended", EAR_MS, *map(name_bytes, ids))
         return set(ids) - {task_id.decode(errors="replace") for task_id in waiting}
+
+
+def _check_on_conflict(word: str) -> None:
+    if word not in ("skip", "raise", "replace"):
+        raise InvalidOption(f"on_conflict must be 'skip', 'raise' or 'replace', not {word!r}")
 
 
 def _us(seconds: float) -> int:

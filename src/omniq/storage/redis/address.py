@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from hiredis import ReplyError
 
 from omniq.errors import InvalidOption, StoreUnavailable
 from omniq.storage.redis.errors import explained
-from omniq.storage.redis.wire import Message, Wire
+from omniq.storage.redis.wire import Argument, Message, Wire
 from omniq.storage.url import safe_url
 from omniq.task import shown
 
@@ -48,14 +50,29 @@ class Address:
         self.shown = shown(safe_url(self.base), limit=200).strip("'")
         self.user = unquote(parts.username or "")
         self.password = unquote(parts.password or "")
-        self.path = unquote(parts.path) if parts.scheme == "unix" else None
+        path = unquote(parts.path) if parts.scheme == "unix" else None
         self.tls = parts.scheme in ("rediss", "valkeys")
         try:
-            number = named.get("db") or ("0" if self.path is not None else parts.path.strip("/") or "0")
-            self.db, self.port = int(number), parts.port or DEFAULT_PORT
+            number = named.get("db") or ("0" if path is not None else parts.path.strip("/") or "0")
+            self.db: int = int(number)
+            port: int = parts.port or DEFAULT_PORT
         except ValueError:
             raise _no_address(url, "port and database are numbers") from None
-        self.host = parts.hostname or "localhost"
+        self._given: tuple[str, int, str | None] = (parts.hostname or "localhost", port, path)
+        self._node = self._given  # replaced whole: threads that block dial too
+
+    @property
+    def host(self) -> str:
+        return self._node[0]
+
+    @property
+    def port(self) -> int:
+        return self._node[1]
+
+    @property
+    def path(self) -> str | None:
+        """Of a socket in the file system, instead of host and port."""
+        return self._node[2]
 
     @property
     def prefix(self) -> bytes:
@@ -73,48 +90,87 @@ class Address:
 
     def move_to(self, host: str, port: int) -> None:
         """Another node of the same Cluster has our slot now."""
-        self.host, self.port, self.path = host or self.host, port, None
+        self._node = (host or self._node[0], port, None)
 
-    async def connect(self, what_for: str, heard: Message | None = None) -> Wire:
+    def begin_again(self) -> None:
+        """The node that we were sent to is away: the one we were given knows who has the slot now."""
+        self._node = self._given
+
+    async def connect(
+        self, what_for: str, heard: Message | None = None, doubted: Callable[[Wire], None] | None = None
+    ) -> Wire:
         """A connection that is signed in. What goes wrong is told in one line."""
         wire: Wire | None = None
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                wire = await self._dial(heard)
+                wire = await self._dial(lambda: Wire(heard, doubted))
                 await self._sign_in(wire, what_for)
         except BaseException as exc:
             if wire is not None:
                 wire.close()
-            if isinstance(exc, TimeoutError):
-                raise StoreUnavailable(f"{self.shown}: no answer within {CONNECT_TIMEOUT_S:g} s") from None
-            if isinstance(exc, BORDER):
-                raise explained(exc, self.shown) from None
-            raise
+            self.begin_again()
+            raise self._told(exc, wire) from None
         return wire
 
-    async def _dial(self, heard: Message | None) -> Wire:
+    def _told(self, exc: BaseException, wire: Wire | None) -> BaseException:
+        """Why there is no connection, in one line; what is no fault of the server stays as it is."""
+        if isinstance(exc, TimeoutError):
+            # A server without TLS waits for more, and says nothing.
+            hint = "; without TLS write redis:// instead of rediss://" if self.tls and wire is None else ""
+            return StoreUnavailable(f"{self.shown}: no answer within {CONNECT_TIMEOUT_S:g} s{hint}")
+        if isinstance(exc, ConnectionError) and wire is not None and not wire.has_heard:
+            hint = "" if self.tls else "; with TLS write rediss:// instead of redis://"
+            return StoreUnavailable(
+                f"{self.shown}: it hung up at our first word: no connection left (maxclients), or no "
+                f"Redis{hint}"
+            )
+        return explained(exc, self.shown) if isinstance(exc, BORDER) else exc
+
+    async def _dial(self, make: Callable[[], Wire]) -> Wire:
         loop = asyncio.get_running_loop()
-        if self.path is not None:
-            _, wire = await loop.create_unix_connection(lambda: Wire(heard), self.path)
+        host, port, path = self._node
+        if path is not None:
+            _, wire = await loop.create_unix_connection(make, path)
         else:
             context = ssl.create_default_context() if self.tls else None
-            _, wire = await loop.create_connection(lambda: Wire(heard), self.host, self.port, ssl=context)
+            _, wire = await loop.create_connection(make, host, port, ssl=context)
         return wire
 
-    async def _sign_in(self, wire: Wire, what_for: str) -> None:
-        asked: list[asyncio.Future[Any]] = []
+    def dial(self, timeout_s: float) -> socket.socket:
+        """For a caller that blocks."""
+        host, port, path = self._node
+        if path is not None:
+            line = socket.socket(socket.AF_UNIX)
+            try:
+                line.settimeout(timeout_s)
+                line.connect(path)
+            except BaseException:
+                line.close()
+                raise
+            return line
+        line = socket.create_connection((host, port), timeout_s)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self.tls:
+            return line
+        return ssl.create_default_context().wrap_socket(line, server_hostname=host)
+
+    def words(self, what_for: str) -> list[tuple[Argument, ...]]:
+        """What a connection begins with; the name, for people, is the last but one."""
+        said: list[tuple[Argument, ...]] = []
         if self.password:
-            asked.append(wire.call("AUTH", *filter(None, (self.user, self.password))))
+            said.append(("AUTH", *filter(None, (self.user, self.password))))
         if self.db:
-            asked.append(wire.call("SELECT", self.db))
-        asked.append(wire.call("CLIENT", "SETNAME", f"omniq-{what_for}"))
-        asked.append(wire.call("PING"))
-        replies = await asyncio.gather(*asked)
-        for reply in (
-            *replies[:-2],
-            replies[-1],
-        ):  # a name is for people: whoever may not set it goes without
-            if isinstance(reply, ReplyError):
+            said.append(("SELECT", self.db))
+        return [*said, ("CLIENT", "SETNAME", f"omniq-{what_for}"), ("PING",)]
+
+    async def _sign_in(self, wire: Wire, what_for: str) -> None:
+        asked = [wire.call(*command) for command in self.words(what_for)]
+        *needed, name, pong = await asyncio.gather(*asked, return_exceptions=True)
+        if isinstance(pong, OSError):
+            needed.append(name)  # the last word before it hung up says why
+        # Otherwise a name is for people: whoever may not set it goes without.
+        for reply in (*needed, pong):
+            if isinstance(reply, BaseException):
                 raise reply
 
 

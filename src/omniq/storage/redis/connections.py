@@ -13,13 +13,15 @@ from typing import Any, Final
 from hiredis import ReplyError
 from loguru import logger
 
-from omniq.errors import StoreUnavailable
+from omniq.errors import OmniqError, StoreUnavailable
 from omniq.storage.redis.address import BORDER, Address
-from omniq.storage.redis.durability import Durability, ask, decide
+from omniq.storage.redis.durability import Durability, ask, decide, life_of
 from omniq.storage.redis.errors import explained
-from omniq.storage.redis.scripts import Scripts
+from omniq.storage.redis.scripts import Script, Scripts
 from omniq.storage.redis.wire import ANSWER_TIMEOUT_S, Argument, Wire
 
+# Somebody who waits for the disk, and the life of the server that was written to.
+Waiting = tuple[asyncio.Future[None], str]
 # So often a call follows its slot to another node of a Cluster.
 MOVES: Final = 3
 # A plain SET is refused where memory is full, and then there would be nothing to wait for.
@@ -37,6 +39,21 @@ class Server:
         self._connecting = asyncio.Lock()
         self._disk: Disk | None = None
         self._warned: str | None = None
+        self._life = ""
+        self._probe: asyncio.Task[None] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether each write waits for the disk."""
+        return self._disk is not None
+
+    def wait_from_now_on(self) -> None:
+        """Somebody has met this server and found that it syncs its file only now and then."""
+        if self._disk is None:
+            self._disk = Disk(self.address)
+
+    def script(self, name: str) -> Script:
+        return self._scripts[name]
 
     async def read(self, name: str, *arguments: Argument) -> Any:
         """Run a script that changes nothing that anybody relies on."""
@@ -45,8 +62,8 @@ class Server:
     async def write(self, name: str, *arguments: Argument) -> Any:
         """Run a script; what it wrote is as durable as was asked for when this returns."""
         reply = await self._run(name, arguments)
-        if self._disk is not None:
-            await self._disk.has_it()
+        if self._disk is not None:  # and the one that answered: to connect anew takes longer than this line
+            await self._disk.has_it(self._life)
         return reply
 
     async def command(self, *command: Argument) -> Any:
@@ -97,7 +114,7 @@ class Server:
         async with self._connecting:
             if self._wire is not None and self._wire.is_open:
                 return self._wire
-            wire = await self.address.connect("work")
+            wire = await self.address.connect("work", doubted=self._doubt)
             try:
                 await self._examine(wire)
             except BORDER as exc:
@@ -109,9 +126,26 @@ class Server:
             self._wire = wire
             return wire
 
+    def _doubt(self, wire: Wire) -> None:
+        """An answer is late: is the server slow, or did the connection die without a word?"""
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.create_task(self._compare(wire), name="omniq-probe")
+
+    async def _compare(self, wire: Wire) -> None:
+        """A server that answers a new connection, one call after the other, has long answered the old one."""
+        try:
+            probe = await self.address.connect("probe")
+        except OmniqError:
+            return
+        probe.close()
+        if wire.is_late:
+            wire.fail(ConnectionError("the connection died without a word"))
+
     async def _examine(self, wire: Wire) -> None:
         """At every connection: after a failover it may be another server."""
-        verdict = decide(await ask(wire), self._durability, self.address.shown)
+        facts = await ask(wire)
+        self._life = facts.life
+        verdict = decide(facts, self._durability, self.address.shown)
         if verdict.warning is not None and verdict.warning != self._warned:
             logger.warning("{}", verdict.warning)
         self._warned = verdict.warning
@@ -129,6 +163,9 @@ class Server:
     async def close(self) -> None:
         wire = self._wire
         self.abandon()
+        if self._probe is not None:
+            self._probe.cancel()
+            await asyncio.gather(self._probe, return_exceptions=True)
         if self._disk is not None:
             await self._disk.stop()
         if wire is not None:
@@ -144,17 +181,18 @@ class Disk:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: list[Waiting] = []
         self._keeper: asyncio.Task[None] | None = None
         self._wire: Wire | None = None
+        self._life = ""
         self._stopped = False
 
-    async def has_it(self) -> None:
-        """Returns when everything that was written before this call is on disk."""
+    async def has_it(self, life: str) -> None:
+        """Returns when everything that this life of the server was told before the call is on disk."""
         if self._stopped:
             raise _closed()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(done)
+        self._waiting.append((done, life))
         if self._keeper is None or self._keeper.done():
             self._keeper = asyncio.create_task(self._keep(), name="omniq-disk")
         await done
@@ -170,21 +208,26 @@ class Disk:
                 if not isinstance(exc, Exception):
                     raise
             else:
-                for one in waiting:
-                    if not one.done():
+                for one, life in waiting:
+                    if one.done():
+                        continue
+                    if life == self._life:
                         one.set_result(None)
+                    else:
+                        one.set_exception(_another(self._address.shown))
 
     def _tell_all(self, why: Exception) -> None:
         """Also those who came later: the next connection cannot answer for what was written before it."""
         waiting, self._waiting = self._waiting, []
-        for one in waiting:
+        for one, _ in waiting:
             if not one.done():
                 one.set_exception(why)
 
     async def _sync(self) -> None:
         if self._wire is None or not self._wire.is_open:
-            self._wire = await self._address.connect("disk")
+            self._wire, self._life = await self._address.connect("disk"), ""
         try:
+            self._life = self._life or await life_of(self._wire)
             mark = self._wire.call("EVAL", _MARK, 1, self._address.prefix + b"disk")
             timeout_ms = int(ANSWER_TIMEOUT_S * 900)
             marked, reply = await asyncio.gather(mark, self._wire.call("WAITAOF", 1, 0, timeout_ms))
@@ -209,6 +252,12 @@ class Disk:
         if self._wire is not None:
             self._wire.close()
             await self._wire.lost.wait()
+
+
+def _another(where: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{where}: it is not the server any more that was written to; a write may be lost"
+    )
 
 
 def _closed() -> StoreUnavailable:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from hiredis import ReplyError
@@ -24,6 +25,7 @@ class Facts(Struct, frozen=True):
     policy: str  # maxmemory-policy
     aof: bool
     appendfsync: str | None  # None: the server does not say
+    life: str = ""  # another one after each start
 
 
 class Verdict(Struct, frozen=True):
@@ -72,25 +74,45 @@ def _what_may_be_lost(facts: Facts, where: str) -> str | None:
     return None
 
 
+# INFO, which everybody may ask, and CONFIG, which managed servers do not allow.
+QUESTIONS: Final = (
+    ("INFO", "server"),
+    ("INFO", "persistence"),
+    ("INFO", "memory"),
+    ("CONFIG", "GET", "appendfsync"),
+)
+
+
 async def ask(wire: Wire) -> Facts:
-    """INFO, which everybody may ask, and CONFIG, which managed servers do not allow."""
-    sections = [wire.call("INFO", name) for name in ("server", "persistence", "memory")]
-    *told, config = await asyncio.gather(*sections, wire.call("CONFIG", "GET", "appendfsync"))
+    return facts_of(await asyncio.gather(*(wire.call(*question) for question in QUESTIONS)))
+
+
+def facts_of(replies: Sequence[Any]) -> Facts:
+    """From the answers to the questions."""
+    *told, config = replies
     for reply in told:
         if isinstance(reply, ReplyError):
             raise reply
-    info = dict(
-        line.split(":", 1)
-        for text in told
-        for line in text.decode(errors="replace").splitlines()
-        if ":" in line
-    )
+    info = {name: value for text in told for name, value in _lines(text).items()}
     return Facts(
         _version(info),
         info.get("maxmemory_policy", "unknown"),
         info.get("aof_enabled") == "1",
         _fsync(config),
+        info.get("run_id", ""),
     )
+
+
+async def life_of(wire: Wire) -> str:
+    """Which start of which server this is."""
+    told = await wire.call("INFO", "server")
+    if isinstance(told, ReplyError):
+        raise told
+    return _lines(told).get("run_id", "")
+
+
+def _lines(text: bytes) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in text.decode(errors="replace").splitlines() if ":" in line)
 
 
 def _version(info: dict[str, str]) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Final
 
 from hiredis import ReplyError
@@ -19,6 +20,8 @@ _AWAY: Final = {
     "CLUSTERDOWN": "the cluster is down",
     "MOVED": "the cluster is moving these keys",
     "TRYAGAIN": "the cluster is moving these keys",
+    # Not to be followed: there a script would find only those of its keys that have arrived.
+    "ASK": "the cluster is moving these keys",
     "NOREPLICAS": "too few replicas are there for it to accept writes",
     "UNBLOCKED": "it became a replica while it was asked",
     "NOAUTH": "it wants a password; write redis://:password@host or redis://user:password@host",
@@ -29,6 +32,16 @@ _AWAY: Final = {
 
 def explained(exc: BaseException, where: str) -> OmniqError:
     """`where` is the address as people may see it."""
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return StoreUnavailable(
+            f"{where}: its certificate is not to be trusted ({exc.verify_message}); SSL_CERT_FILE may name a "
+            "file with the certificate of who signed it"
+        )
+    if isinstance(exc, ssl.SSLError):
+        return StoreUnavailable(
+            f"{where}: it does not speak TLS as we do ({exc.reason or 'no reason given'}); without TLS write "
+            "redis:// instead of rediss://"
+        )
     if not isinstance(exc, ReplyError):
         said = str(exc).strip().splitlines()
         return StoreUnavailable(f"{where}: {said[0] if said else type(exc).__name__}")
@@ -42,6 +55,8 @@ def explained(exc: BaseException, where: str) -> OmniqError:
         return StoreError(
             f"{where}: {text[:200]}; the user needs ~{{namespace}}:* &{{namespace}}:* +@all -@dangerous +info"
         )
+    if "DB index" in text or "SELECT is not allowed" in text:  # the second is what clusters of old say
+        return StoreError(f"{where}: it has no such database; write /0, and another ?namespace=")
     if text.startswith("WRONGTYPE"):
         return CorruptRecord(f"{where}: a key of this namespace belongs to something else: {text[:200]}")
     return StoreError(f"{where}: {text[:300]}")

@@ -7,12 +7,13 @@ record of fixed fields and a few texts, whose layout lua/tasks.lua has too.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
+from loguru import logger
 from msgspec import Struct
 
 from omniq.errors import CorruptRecord
@@ -217,8 +218,13 @@ def read_run(raw: bytes) -> Run:
         raise CorruptRecord(f"a line of a task's history makes no sense: {exc}") from exc
 
 
-def read_worker(info: bytes, seen_us: bytes) -> WorkerInfo:
-    return replace(_read_worker.decode(info), seen_at=moment_of(int(float(seen_us))))
+def read_workers(told: Sequence[bytes]) -> Iterator[WorkerInfo]:
+    """What cannot be read is passed over: one worker must not hide all the others."""
+    for info, seen_us in zip(told[::2], told[1::2], strict=True):
+        try:
+            yield replace(_read_worker.decode(info), seen_at=moment_of(int(float(seen_us))))
+        except (ValueError, OverflowError, msgspec.MsgspecError) as exc:
+            logger.error("passed over: the record of a worker makes no sense: {}", exc)
 
 
 # --- writing -------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """One connection that speaks the Redis protocol: commands go out at once, answers come back in order.
 
 Any number of calls may be under way. A caller that gives up leaves the connection as it is: its answer is
-passed over. A server that owes an answer for too long counts as gone.
+passed over. A server that owes an answer for too long counts as gone; before that, whoever wants to know is
+told that it is late, and may find out why.
 
 Knows nothing about tasks, scripts or who connects again.
 """
@@ -18,23 +19,25 @@ import hiredis
 
 # No call of ours takes this long: a server that has not answered by then does not answer.
 ANSWER_TIMEOUT_S: Final = 10.0
+LATE_S: Final = 3.0
 LOOK_EVERY_S: Final = 1.0
 
 Argument = bytes | str | int
 Message = Callable[[bytes, bytes], None]
 _NOTHING: Final = object()
-_pack = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
+pack = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
 
 
 class Wire(asyncio.Protocol):
-    def __init__(self, heard: Message | None = None, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def __init__(self, heard: Message | None = None, doubted: Callable[[Wire], None] | None = None) -> None:
         self._heard = heard
-        self._answer_timeout_s = answer_timeout_s
+        self._doubted = doubted
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._owed: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._transport: asyncio.WriteTransport | None = None
         self._watch: asyncio.TimerHandle | None = None
+        self._heard_at = 0.0
         self._why: Exception | None = None
         self.lost = asyncio.Event()
 
@@ -42,13 +45,17 @@ class Wire(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def has_heard(self) -> bool:
+        return self._heard_at > 0.0
+
     def call(self, *command: Argument) -> asyncio.Future[Any]:
         """The answer, to be awaited. What the server refuses is a `ReplyError` as a value."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
             answer.set_exception(self._why or ConnectionError("the connection is closed"))
             return answer
-        packed = _pack(command)  # first: what cannot be sent must not leave an answer owed
+        packed = pack(command)  # first: what cannot be sent must not leave an answer owed
         self._owed.append((answer, self._loop.time()))
         self._transport.write(packed)
         if self._watch is None:
@@ -66,12 +73,13 @@ class Wire(asyncio.Protocol):
         self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not _NOTHING:
                 self._deliver(reply)
         except hiredis.ProtocolError as exc:
-            self._fail(ConnectionError(f"the answer is no Redis protocol: {exc}"))
+            self.fail(ConnectionError(f"the answer is no Redis protocol: {exc}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._why = self._why or ConnectionError(f"the connection was lost{f': {exc}' if exc else ''}")
@@ -88,7 +96,7 @@ class Wire(asyncio.Protocol):
             self._heard(reply[1], reply[2])
             return
         if not self._owed:
-            self._fail(ConnectionError("an answer to nothing"))
+            self.fail(ConnectionError("an answer to nothing"))
             return
         answer, _ = self._owed.popleft()
         if not answer.done():
@@ -99,11 +107,20 @@ class Wire(asyncio.Protocol):
         self._watch = None
         if not self._owed:
             return
-        if self._loop.time() - self._owed[0][1] > self._answer_timeout_s:
-            self._fail(TimeoutError(f"no answer within {self._answer_timeout_s:g} s"))
-        else:
-            self._watch = self._loop.call_later(LOOK_EVERY_S, self._look)
+        if self._loop.time() - self._owed[0][1] > ANSWER_TIMEOUT_S:
+            self.fail(TimeoutError(f"no answer within {ANSWER_TIMEOUT_S:g} s"))
+            return
+        self._watch = self._loop.call_later(LOOK_EVERY_S, self._look)
+        if self.is_late and self._doubted is not None:
+            self._doubted(self)
 
-    def _fail(self, why: Exception) -> None:
+    @property
+    def is_late(self) -> bool:
+        """An answer is owed, nothing is on its way there any more, and nothing has come back for a while."""
+        if not self._owed or self._transport is None or self._transport.get_write_buffer_size():
+            return False
+        return self._loop.time() - max(self._owed[0][1], self._heard_at) > LATE_S
+
+    def fail(self, why: Exception) -> None:
         self._why = self._why or why
         self.close()

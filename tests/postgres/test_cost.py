@@ -11,7 +11,7 @@ from omniq import Task
 from omniq.storage.postgres import FIRST_LOOK, LOOK, PostgresStorage
 from omniq.storage.postgres.claiming import Cursor
 from omniq.storage.postgres.schema import quoted
-from omniq.task import Claim, Page, Settlement, StoredTask, TaskFilter, TaskStatus, WorkerInfo
+from omniq.task import Claim, Page, Settlement, StoredTask, TaskError, TaskFilter, TaskStatus, WorkerInfo
 from tests.postgres.stores import EverFromStart
 
 AT_ONCE = 100
@@ -62,10 +62,23 @@ async def reads(dsn: str, schema: str, updates: int) -> Reads:
         await conn.close()
 
 
-async def drain(store: PostgresStorage, many: int, queues: tuple[str, ...] | None = None) -> None:
+def succeeded(task: StoredTask) -> Settlement:
+    return Settlement.success(task, b"")
+
+
+def failed(task: StoredTask) -> Settlement:
+    return Settlement.failed(task, TaskError("ValueError", "boom"))
+
+
+async def drain(
+    store: PostgresStorage,
+    many: int,
+    queues: tuple[str, ...] | None = None,
+    end: Callable[[StoredTask], Settlement] = succeeded,
+) -> None:
     held: list[StoredTask] = []
     for number in range(many // AT_ONCE + 1):
-        said = [Settlement.success(one, b"") for one in held]
+        said = [end(one) for one in held]
         limit = AT_ONCE if number < many // AT_ONCE else 0
         _, claims = await store.exchange(said, Claim("ann", queues, limit, 30.0, f"{number:x}"))
         assert len(claims) == limit
@@ -95,23 +108,26 @@ async def old_snapshot(dsn: str) -> AsyncIterator[None]:
         await conn.close()
 
 
-async def test_a_plan_made_on_the_empty_table_serves_a_full_one(postgres_dsn: str, schema: str) -> None:
+@pytest.mark.parametrize(("end", "looks"), [(succeeded, 3), (failed, 7)])
+async def test_a_plan_made_on_the_empty_table_serves_a_full_one(
+    postgres_dsn: str, schema: str, end: Callable[[StoredTask], Settlement], looks: int
+) -> None:
     """Causes 1 and 2: nothing reads the whole table, and settle goes by the key, not by what runs."""
     many = 2000
     async with PostgresStorage(postgres_dsn, schema=schema) as store:
         for number in range(10):
             await store.exchange([], Claim("ann", None, AT_ONCE, 30.0, f"early {number}"))
-            await store.settle([Settlement.success(StoredTask("a.b", b"", id="unknown", epoch=1), b"")])
+            await store.settle([end(StoredTask("a.b", b"", id="unknown", epoch=1))])
             await small_verbs(store)
         await store.enqueue_many(tasks(20_000))
         await small_verbs(store)
         store._cursor = Kept()
-        await drain(store, many)
+        await drain(store, many, end=end)
     read = await reads(postgres_dsn, schema, 2 * many)
     assert read.seq_scans == SCANS_WHEN_MADE
     assert read.entries["task_running"] < many / 10
-    # The key of each: once when it was enqueued, once when it was settled.
-    assert read.entries["task_id"] < 3 * many
+    # The key of each: once when it was enqueued, once when it was settled; a failure is noted as well.
+    assert read.entries["task_id"] < looks * many
     assert read.entries["task_waiting"] < 3 * many
 
 

@@ -7,11 +7,9 @@ within seconds of each repair.
 
 import asyncio
 import random
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import asyncpg
@@ -20,18 +18,17 @@ import pytest
 from omniq import AsyncWorkerPool, Task
 from omniq.errors import OmniqError, StoreUnavailable
 from omniq.storage.postgres import PostgresStorage
-from omniq.task import RunOutcome, Settlement, TaskStatus, replace
-from tests.faults.processes import Child
+from omniq.task import Settlement
+from tests.faults import machines
+from tests.faults.judged import judge
+from tests.faults.site import BACK_WITHIN_S, LEASE_S, Site, quit_all
 from tests.postgres import bodies
-from tests.postgres.field import BACK_WITHIN_S, LEASE_S, PATIENCE_S, Site, eventually
-from tests.postgres.judged import judge
-from tests.postgres.proxy import proxied
+from tests.postgres.proxy import Proxy
 from tests.postgres.server import Cluster, NoServer, missing, private
 from tests.postgres.stores import new_schema
 from tests.postgres.test_faults import JOB, has_done, until
 
 soak = pytest.mark.soak
-FEW = 10
 OFTEN = pytest.mark.bound(1800)
 
 
@@ -49,13 +46,6 @@ async def crash(cluster: Cluster) -> None:
     await asyncio.to_thread(cluster.start)
 
 
-async def quit_all(children: list[Child]) -> None:
-    for child in children:
-        child.signal(signal.SIGTERM)
-    for child in children:
-        assert await asyncio.to_thread(child.wait) == 0, child.log.read_text()
-
-
 # --- the server ---------------------------------------------------------------------------------------
 
 
@@ -63,20 +53,10 @@ async def quit_all(children: list[Child]) -> None:
 async def test_f5_the_server_crashes_under_load(tmp_path: Path, cluster: Cluster, times: int) -> None:
     """`stop -m immediate` whatever the two workers and the producer are in the middle of."""
     chance = random.Random(times)
+    pauses_s = [chance.uniform(0.05, 0.6) for _ in range(times)]
     await PostgresStorage(cluster.dsn).migrate()
-    with Site(tmp_path, cluster.dsn, "omniq") as site:
-        workers = [site.on_postgres() for _ in range(2)]
-        for worker in workers:
-            worker.line("READY")
-        async with site.storage() as store:
-            async with site.steady(store):
-                for _ in range(times):
-                    await asyncio.sleep(chance.uniform(0.05, 0.6))
-                    await crash(cluster)
-                    await site.back_at_work(store, within_s=BACK_WITHIN_S if times > FEW else PATIENCE_S)
-            await site.drained(store)
-            await quit_all(workers)
-            await judge(store, site.ledger, lease_s=LEASE_S)
+    with Site(tmp_path, cluster.dsn) as site:
+        await machines.server_crashes_under_load(site, lambda: crash(cluster), pauses_s)
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(25, marks=[soak, OFTEN])])
@@ -120,10 +100,9 @@ async def test_the_server_crashes_during_a_migration(cluster: Cluster, times: in
 @OFTEN
 async def test_f5_thirty_cycles_of_every_fault_of_the_network(tmp_path: Path, cluster: Cluster) -> None:
     await PostgresStorage(cluster.dsn).migrate()
-    async with proxied(cluster.dsn) as network:
-        with Site(tmp_path, cluster.dsn, "omniq") as site:
-            worker = site.on_postgres(network.dsn)
-            await asyncio.to_thread(worker.line, "READY")
+    async with Proxy(cluster.dsn) as network:
+        with Site(tmp_path, cluster.dsn) as site:
+            worker = await site.started(network.dsn)
             async with site.storage() as store:
                 async with site.steady(store):
                     for number in range(30):
@@ -153,123 +132,33 @@ async def test_f5_thirty_cycles_of_every_fault_of_the_network(tmp_path: Path, cl
 # --- machines -----------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def site(tmp_path: Path, postgres_dsn: str, schema: str) -> Iterator[Site]:
+    with Site(tmp_path, PostgresStorage(postgres_dsn, schema=schema).url) as site:
+        yield site
+
+
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=[soak, OFTEN])])
 async def test_a_machine_that_disappears_loses_nothing(
-    tmp_path: Path, postgres_dsn: str, schema: str, times: int
+    site: Site, postgres_dsn: str, schema: str, times: int
 ) -> None:
-    """Nobody says goodbye, its connections stay open: what it ran runs elsewhere within lease + 6 s."""
-    with Site(tmp_path, postgres_dsn, schema) as site:
-        async with site.storage() as store, proxied(postgres_dsn) as network:
-            survivor = site.on_postgres(
-                queues=["others"]
-            )  # it serves other queues, and takes back all the same
-            survivor.line("READY")
-            for _ in range(times):
-                gone = site.on_postgres(network.dsn)
-                await asyncio.to_thread(gone.line, "READY")  # the network lives on this loop
-                task_id = await site.put(store, "until_file", str(tmp_path / "go"))
-                await eventually(lambda one=task_id: _began(site, one), "it has begun")  # type: ignore[misc]
-                network.silence()
-                gone.kill()
-                site.ledger.write("KILL", "machine", gone.pid)
-                within_s = LEASE_S + 6 if times > FEW else PATIENCE_S
-                await eventually(lambda one=task_id: _waits(store, one), "taken back", within_s)  # type: ignore[misc]
-                network.reset()
-                network.heal()
-                (tmp_path / "go").touch()
-                heir = site.on_postgres()
-                await site.ended(store, [task_id])
-                (tmp_path / "go").unlink()
-                await quit_all([heir])
-            await quit_all([survivor])
-            await judge(store, site.ledger, lease_s=LEASE_S)
+    async with Proxy(postgres_dsn) as network:
+        through = PostgresStorage(network.dsn, schema=schema).url
+        await machines.machine_disappears(site, network, through, times)
 
 
-async def _began(site: Site, task_id: str) -> bool:
-    return bool(site.ledger.runs(task_id))
-
-
-async def _waits(store: PostgresStorage, task_id: str) -> bool:
-    task = await store.get_task(task_id)
-    return task is not None and task.status is TaskStatus.PENDING and task.losses == 1
-
-
-async def test_a_zombie_that_reports_is_refused(tmp_path: Path, postgres_dsn: str, schema: str) -> None:
-    """F3: stopped for three leases, then it goes on and is first to end its body."""
-    with Site(tmp_path, postgres_dsn, schema) as site:
-        async with site.storage() as store:
-            zombie = site.on_postgres(concurrency=1)
-            zombie.line("READY")
-            task_id = await site.put(store, "until_file", str(tmp_path / "go"))
-            await eventually(lambda: _began(site, task_id), "it has begun")
-            zombie.signal(signal.SIGSTOP)
-            heir = site.on_postgres(concurrency=1)
-            await eventually(lambda: _began_twice(site, task_id), "somebody else runs it")
-            (tmp_path / "go").touch()
-            zombie.signal(signal.SIGCONT)
-            await site.ended(store, [task_id])
-            result = await store.get_result(task_id)
-            assert result is not None
-            assert result.result == heir.pid
-            await quit_all([zombie, heir])
-            assert [run.outcome for run in await store.history(task_id)] == [RunOutcome.LOST]
-            await judge(store, site.ledger, lease_s=LEASE_S)
-
-
-async def _began_twice(site: Site, task_id: str) -> bool:
-    return len(site.ledger.runs(task_id)) == 2
+async def test_a_zombie_that_reports_is_refused(site: Site) -> None:
+    await machines.zombie_reports(site)
 
 
 @pytest.mark.parametrize("many", [20, pytest.param(500, marks=[soak, OFTEN])])
-async def test_two_hosts_whose_clocks_are_ten_minutes_apart(
-    tmp_path: Path, postgres_dsn: str, schema: str, many: int
-) -> None:
-    """One clock counts, the server's: no lease is cut short, no delay is longer or shorter."""
-    with Site(tmp_path, postgres_dsn, schema) as site:
-        async with site.storage() as store:
-            hosts = [site.on_postgres(skew_s=skew_s) for skew_s in (300, -300)]
-            for host in hosts:
-                host.line("READY")
-            began_at = datetime.now(UTC)
-            later = [await _delayed(site, store, 1.0) for _ in range(many)]
-            long = await site.put(store, "nap", 2.5 * LEASE_S)
-            await site.ended(store, [*later, long])
-            await quit_all(hosts)
-            tasks = await judge(store, site.ledger)
-            assert {tasks[one].epoch for one in (*later, long)} == {1}
-            for one in later:
-                started_at = tasks[one].started_at
-                assert started_at is not None
-                assert started_at >= began_at + timedelta(seconds=1)
-
-
-async def _delayed(site: Site, store: PostgresStorage, delay_s: float) -> str:
-    task = store.encode(Task("tests.faults.bodies.nap", (0.01,)))
-    await store.enqueue(replace(task, delay_s=delay_s))
-    site.ledger.write("ENQ", task.id)
-    return task.id
+async def test_two_hosts_whose_clocks_are_ten_minutes_apart(site: Site, many: int) -> None:
+    await machines.clocks_ten_minutes_apart(site, many)
 
 
 @pytest.mark.parametrize("restarts", [3, pytest.param(200, marks=[soak, OFTEN])])
-async def test_rolling_restarts_run_nothing_twice(
-    tmp_path: Path, postgres_dsn: str, schema: str, restarts: int
-) -> None:
-    with Site(tmp_path, postgres_dsn, schema) as site:
-        async with site.storage() as store:
-            workers = [site.on_postgres() for _ in range(2)]
-            for worker in workers:
-                worker.line("READY")
-            async with site.steady(store):
-                for _ in range(restarts):
-                    workers.append(site.on_postgres())
-                    await asyncio.to_thread(workers[-1].line, "READY")
-                    await quit_all([workers.pop(0)])
-            await site.drained(store)
-            await quit_all(workers)
-            tasks = await judge(store, site.ledger)
-            runs = [run.task_id for run in site.ledger.runs()]
-            assert len(runs) == len(set(runs)) == len(tasks), "a task ran twice"
-            assert {task.losses + task.attempts for task in tasks.values()} == {0}
+async def test_rolling_restarts_run_nothing_twice(site: Site, restarts: int) -> None:
+    await machines.rolling_restarts(site, restarts)
 
 
 # --- an old snapshot ----------------------------------------------------------------------------------

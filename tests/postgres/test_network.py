@@ -2,29 +2,28 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import asyncpg
 import pytest
 
 from omniq import AsyncWorkerPool, Task
-from omniq.errors import Conflict, NotFound, StoreUnavailable
+from omniq.errors import StoreUnavailable
 from omniq.storage.postgres import PostgresStorage, connections
-from omniq.task import Held, Settlement, TaskError, TaskStatus, WorkerInfo
+from omniq.task import TaskStatus
+from tests.faults import verbs
+from tests.faults.verbs import VERBS
 from tests.postgres import bodies
-from tests.postgres.proxy import Proxy, proxied
+from tests.postgres.proxy import Proxy
 from tests.postgres.server import NoServer, missing, private
 from tests.postgres.stores import empty_schema
 from tests.postgres.test_faults import JOB, counts, has_done, until
 
-BOOM = TaskError("ValueError", "boom")
-LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 MANY = 300
 BLINK_S = 0.3
 SOON_S = 0.2
-TIMES = 10
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ async def test_f5_work_goes_on_after_every_kind_of_cut(
     postgres_dsn: str, emptied: str, fault: Callable[[Proxy], Awaitable[None]]
 ) -> None:
     bodies.RUNS.clear()
-    async with PostgresStorage(postgres_dsn, schema=emptied) as store, proxied(postgres_dsn) as network:
+    async with PostgresStorage(postgres_dsn, schema=emptied) as store, Proxy(postgres_dsn) as network:
         await store.enqueue_many([Task(JOB, (number,), max_losses=99) for number in range(MANY)])
         through = PostgresStorage(network.dsn, schema=emptied)
         async with AsyncWorkerPool(through, concurrency=5, poll_interval=0.2, lease=3):
@@ -114,7 +113,7 @@ async def _all_connections(dsn: str) -> list[asyncpg.Connection]:
 
 
 async def test_f6_a_dead_notification_costs_the_poll_interval(postgres_dsn: str, emptied: str) -> None:
-    async with PostgresStorage(postgres_dsn, schema=emptied) as store, proxied(postgres_dsn) as network:
+    async with PostgresStorage(postgres_dsn, schema=emptied) as store, Proxy(postgres_dsn) as network:
         through = PostgresStorage(network.dsn, schema=emptied)
         async with AsyncWorkerPool(through, poll_interval=0.2):
             await until(lambda: _listens(through))
@@ -134,60 +133,39 @@ async def _listens(store: PostgresStorage) -> bool:
 
 @asynccontextmanager
 async def through_a_network(dsn: str, schema: str) -> AsyncIterator[tuple[PostgresStorage, Proxy]]:
-    async with proxied(dsn) as network, PostgresStorage(network.dsn, schema=schema) as store:
+    async with Proxy(dsn) as network, PostgresStorage(network.dsn, schema=schema) as store:
         yield store, network
 
 
-Verb = Callable[[PostgresStorage], Awaitable[Any]]
-ID = "the-task"
-
-
-# By name: what the proxy looks for, what must have happened before, and the call.
-VERBS: dict[str, tuple[str, str, Verb]] = {
-    "enqueue": (".enqueue(", "", lambda s: s.enqueue(Task(JOB, (1,), id=ID))),
-    "claim": (".exchange(", "waits", lambda s: s.claim("ann", claim_id="c")),
-    "settle": (".exchange(", "runs", lambda s: s.settle([Settlement.success(_held(), b"\xc0")])),
-    "retry later": (".exchange(", "runs", lambda s: s.settle([Settlement.retry(_held(), 60.0, BOOM)])),
-    "give back": (".exchange(", "runs", lambda s: s.settle([Settlement.give_back(_held())])),
-    "renew": (".renew(", "runs", lambda s: s.renew("ann", 60.0)),
-    "release": (".release(", "runs", lambda s: s.release("ann")),
-    "lapse": (".lapse(", "is over", lambda s: s.lapse()),
-    "progress": (".task t SET progress", "runs", lambda s: s.progress(ID, 1, 1, 2)),
-    "cancel": (".cancel(", "waits", lambda s: s.cancel(ID)),
-    "cancel a run": (".cancel(", "runs", lambda s: s.cancel(ID)),
-    "retry by hand": (".retry(", "failed", lambda s: s.retry(ID)),
-    "reschedule": (".reschedule(", "waits", lambda s: s.reschedule(ID, LONG_AGO)),
-    "delete": (".remove(", "failed", lambda s: s.delete(ID)),
-    "prune": (".prune(", "failed long ago", lambda s: s.prune()),
-    "pause": (".paused VALUES", "waits", lambda s: s.pause("default")),
-    "resume": ("DELETE FROM", "is paused", lambda s: s.resume("default")),
-    "beat": (".worker VALUES", "", lambda s: s.beat(_info())),
-    "leave": (".worker WHERE", "", lambda s: s.leave("ann")),
+# What the proxy looks for.
+STATEMENTS = {
+    "enqueue": ".enqueue(",
+    "claim": ".exchange(",
+    "settle": ".exchange(",
+    "retry later": ".exchange(",
+    "give back": ".exchange(",
+    "settle and claim": ".exchange(",
+    "renew": ".renew(",
+    "release": ".release(",
+    "lapse": ".lapse(",
+    "progress": ".task t SET progress",
+    "cancel": ".cancel(",
+    "cancel a run": ".cancel(",
+    "retry by hand": ".retry(",
+    "reschedule": ".reschedule(",
+    "delete": ".remove(",
+    "prune": ".prune(",
+    "pause": ".paused VALUES",
+    "resume": "DELETE FROM",
+    "beat": ".worker VALUES",
+    "leave": ".worker WHERE",
 }
-# Whoever repeats these after they have happened is told so; or there is nothing left to be done.
-TOLD = ("retry by hand", "delete")
-NOTHING_LEFT = ("lapse",)
 
 
-def _held() -> Held:
-    return Held(ID, 1)
-
-
-def _info() -> WorkerInfo:
-    return WorkerInfo("ann", "ann", "here", 1, None, 1, 0, None, LONG_AGO)
-
-
-async def prepare(store: PostgresStorage, how: str, dsn: str, schema: str) -> None:
-    if not how:
-        return
-    await store.enqueue(Task(JOB, (1,), id=ID))
-    if how == "is paused":
-        await store.pause("default")
-    if how in ("runs", "is over", "failed", "failed long ago"):
-        [claim] = await store.claim("ann", lease=0.001 if how == "is over" else 60.0, claim_id="first")
-        if how.startswith("failed"):
-            await store.settle([Settlement.failed(claim, BOOM)])
-    if how == "failed long ago":
+async def prepare(store: PostgresStorage, name: str, dsn: str, schema: str) -> None:
+    before = VERBS[name][0]
+    await verbs.prepare(store, before)
+    if before == "failed long ago":
         conn = await asyncpg.connect(dsn)
         await conn.execute(f"UPDATE \"{schema}\".task SET prune_at = now() - interval '1 day'")
         await conn.close()
@@ -213,29 +191,13 @@ async def facts(dsn: str, schema: str) -> list[Any]:
 
 async def after_one_call(dsn: str, schema: str, name: str) -> list[Any]:
     """What one call makes of it, with nothing in its way; everything is as before afterwards."""
-    _, before, verb = VERBS[name]
     async with PostgresStorage(dsn, schema=schema) as store:
-        await prepare(store, before, dsn, schema)
-        await verb(store)
+        await prepare(store, name, dsn, schema)
+        await VERBS[name][1](store)
         found = await facts(dsn, schema)
         await empty_schema(dsn, schema)
-        await prepare(store, before, dsn, schema)
+        await prepare(store, name, dsn, schema)
     return found
-
-
-async def cut_off(store: PostgresStorage, network: Proxy, name: str, *, unheard: bool, times: int) -> None:
-    statement, _, verb = VERBS[name]
-    network.lose_answers(statement, times, unheard=unheard)
-    while network.losses:
-        try:
-            await verb(store)
-        except StoreUnavailable:
-            continue
-        except (Conflict, NotFound):
-            assert name in TOLD
-            return
-        assert name in NOTHING_LEFT, "it was answered"
-        return
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -244,14 +206,7 @@ async def test_f17_a_write_that_is_cut_off_may_be_repeated(
 ) -> None:
     """Before it arrives, then ten times before its answer does: the state is as before, then of one call."""
     expected = await after_one_call(postgres_dsn, emptied, name)
-    untouched = await facts(postgres_dsn, emptied)
     async with through_a_network(postgres_dsn, emptied) as (store, network):
-        await cut_off(store, network, name, unheard=True, times=2)
-        assert (network.lost, await facts(postgres_dsn, emptied)) == (2, untouched)
-        await cut_off(store, network, name, unheard=False, times=TIMES)
-        assert network.lost == (1 if name in NOTHING_LEFT else TIMES)
-        network.losses = 0
-        with suppress(*((Conflict, NotFound) if name in TOLD else ())):
-            await VERBS[name][2](store)
-        assert await facts(postgres_dsn, emptied) == expected
+        look = partial(facts, postgres_dsn, emptied)
+        await verbs.cut_off_and_repeat(store, network, name, STATEMENTS[name], look, expected)
         assert await store.verify() == []

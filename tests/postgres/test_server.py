@@ -3,7 +3,8 @@
 import asyncpg
 import pytest
 
-from tests.postgres.server import REQUIRE, NoServer, missing
+from tests.postgres.server import missing
+from tests.servers import REQUIRE, NoServer
 
 
 async def test_the_server_syncs(postgres_dsn: str) -> None:

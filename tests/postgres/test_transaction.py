@@ -17,7 +17,7 @@ from omniq.storage.base import BaseStorage
 from omniq.storage.postgres import PostgresStorage
 from omniq.storage.postgres.schema import quoted
 from omniq.task import Answer, Failed, Settlement, TaskStatus
-from tests.postgres.proxy import proxied
+from tests.postgres.proxy import Proxy
 from tests.postgres.test_faults import until
 
 HERE = "tests.postgres.test_transaction"
@@ -237,7 +237,7 @@ async def test_a_commit_whose_answer_is_lost_happened_once(postgres_dsn: str, em
     async with (
         table_in(postgres_dsn, emptied) as (conn, table),
         PostgresStorage(postgres_dsn, schema=emptied) as store,
-        proxied(postgres_dsn) as network,
+        Proxy(postgres_dsn) as network,
     ):
         network.lose_answers("COMMIT;", 1)
         through = PostgresStorage(network.dsn, schema=emptied)
@@ -277,7 +277,7 @@ async def test_a_store_that_is_away_when_it_begins_costs_no_attempt(postgres_dsn
     async with (
         table_in(postgres_dsn, emptied) as (conn, table),
         PostgresStorage(postgres_dsn, schema=emptied) as store,
-        proxied(postgres_dsn) as network,
+        Proxy(postgres_dsn) as network,
     ):
         network.lose_answers("BEGIN ISOLATION", 3)
         async with pool(PostgresStorage(network.dsn, schema=emptied)):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from loguru import logger
 
 from omniq.clock import REAL_CLOCK, Clock
-from omniq.errors import Conflict, CorruptRecord, DuplicateTask, InvalidOption, SchemaMismatch
-from omniq.storage.awaiting import Results
+from omniq.errors import CorruptRecord, InvalidOption, SchemaMismatch
 from omniq.storage.base import Capabilities, Claimed
 from omniq.storage.batched import check_moment, check_page, unknown
-from omniq.storage.embedded import Ring, check_claim
+from omniq.storage.embedded import check_claim
+from omniq.storage.onserver import OnServer, refuse_delete, refuse_reschedule, refuse_retry, renewal
 from omniq.storage.postgres import records
 from omniq.storage.postgres.claiming import Cursor
 from omniq.storage.postgres.connections import BORDER, Address, Connections, close
@@ -42,7 +42,6 @@ from omniq.task import (
     Task,
     TaskError,
     TaskFilter,
-    TaskResult,
     TaskStatus,
     Timing,
     WorkerInfo,
@@ -50,6 +49,7 @@ from omniq.task import (
     count,
     positive_seconds,
     queue_name,
+    replace,
     shown,
 )
 
@@ -73,7 +73,7 @@ FEW: Final = 5_000
 FOLD_AT_ONCE: Final = 100_000
 
 
-class PostgresStorage(PostgresSchedules, PostgresMoving):
+class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
     """Tasks in a schema of a PostgreSQL database, on the server's clock.
 
     `durability="relaxed"` commits without waiting for the disk: the last moments may be lost when the server
@@ -83,8 +83,6 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
     capabilities: ClassVar[Capabilities] = Capabilities(
         batched=True, leases=True, wakes=True, joins=True, durable=True, transacts=True
     )
-    # A timer may ring a little before the server's clock shows the moment.
-    late_s: ClassVar[float] = 0.002
 
     def __init__(
         self,
@@ -123,12 +121,10 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
 
     async def _connect(self) -> None:
         connections = Connections(self._address)
-        self._due, self._ended = Ring(), Ring()
+        self._start_waiting()
         self._listening = Listening(self._address, connections.is_ours)
         self._transactions = Transactions(self._address, self._settle_on)
-        self._results = Results(self._ended, self.clock, self._look_for_ends)
         self._cursor = Cursor()
-        self._look_again_at: float | None = None
         self._heard_until = 0.0
         self._connections = connections
         try:
@@ -149,6 +145,7 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
         _refuse_newer(version, self._address)
 
     async def _disconnect(self) -> None:
+        self._enqueues.close()
         await self._results.stop()
         await self._listening.stop()
         await self._transactions.close()
@@ -167,7 +164,8 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
         """Bring the schema to this version: in one transaction, one caller at a time."""
         conn = await self._address.connect("migrate")
         try:
-            async with conn.transaction():
+            # Of one session, also behind a pooler; whoever waited for the lock sees what was done meanwhile.
+            async with conn.transaction(isolation="read_committed"):
                 await conn.execute(lock(self.schema))
                 # Asked first: CREATE SCHEMA IF NOT EXISTS wants the right to create one in any case.
                 if not await conn.fetchval("SELECT true FROM pg_namespace WHERE nspname = $1", self.schema):
@@ -205,12 +203,6 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
         finally:  # also when the answer was lost: it may have happened
             self._ring(due=True, result=True)
 
-    def _ring(self, *, due: bool | None, result: bool | None) -> None:
-        if due:
-            self._due.ring()
-        if result:
-            self._ended.ring()
-
     # --- writing ---------------------------------------------------------------------------------
 
     async def enqueue_many(
@@ -222,12 +214,15 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
         await self.open()
         if not stored:
             return []
+        if conn is None:
+            return await self._enqueues.enqueue(stored, on_conflict)
+        # Their commit notifies whoever sleeps, our own workers too.
         arguments = records.enqueue_arguments(stored, on_conflict)
-        if conn is not None:
-            # Their commit notifies whoever sleeps, our own workers too.
-            return placed(stored, await self._on_their_connection(conn, arguments))
+        return placed(stored, await self._on_their_connection(conn, arguments))
+
+    async def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
         try:
-            rows = await self._fetch("enqueue", *arguments)
+            rows = await self._fetch("enqueue", *records.enqueue_arguments(stored, on_conflict))
         finally:
             self._ring(due=True, result=False)
         return placed(stored, rows)
@@ -267,7 +262,7 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
         said = records.settle_arguments([settlements[index] for index in turn])
         if claim is not None:
             # The ear is there before the look, or what comes up in between would ring nobody.
-            await self._listening.listen(self._sql.due_channel, self._due)
+            await self._listen_for_due()
             self._due.clear()
         now = time.monotonic()
         places = NO_PLACES if claim is None else self._cursor.arguments(now)
@@ -277,6 +272,8 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
                 "exchange", *said, self.result_ttl_s, self.failed_ttl_s, *wish, *places
             )
         except BaseException:
+            if claim is not None:
+                self._cursor.give_up(time.monotonic())
             self._ring(due=True, result=True)
             raise
         missed, rang_due, rang_result, due_in_s, walk_us = whole[:HEAD_COLUMNS]
@@ -286,7 +283,7 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
             return answers, []
         from_start, walk_s = not places[0], (walk_us or 0) / 1e6
         self._cursor.note(walk_s, time.monotonic(), from_start)
-        self._cursor.advance([row[HEAD_COLUMNS:] for row in rows])
+        self._cursor.advance([row[HEAD_COLUMNS:] for row in rows], from_start)
         self._plan_next_look(due_in_s, may_be_before=not from_start and len(rows) < claim.limit)
         claims = await self._readable(rows, claim)
         self._remember(claims)
@@ -328,8 +325,7 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
         positive_seconds(lease, "lease")
         known = tuple(holding)
         held = {row[0]: Held(*row) for row in await self._ask("renew", worker, lease)}
-        lost = frozenset(one.id for one in known if one.id not in held or held[one.id].epoch != one.epoch)
-        return Renewal(held, lost, frozenset(one.id for one in held.values() if one.cancel_requested))
+        return renewal(held, known)
 
     async def release(self, worker: str) -> int:
         [(many, _, _)] = await self._tell("release", worker, self.failed_ttl_s)
@@ -358,28 +354,18 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
     async def retry(self, task_id: str) -> None:
         _must_be_possible(task_id)
         [(number, key, holder)] = await self._tell("retry", task_id)
-        status = _status_or_unknown(task_id, number)
-        if status not in (TaskStatus.FAILED, TaskStatus.CANCELLED):
-            raise Conflict(f"task {task_id} is {status}; only FAILED and CANCELLED tasks can be retried")
-        if holder is not None:
-            raise DuplicateTask(f"unique key {shown(key)} is now held by task {holder}", holder)
+        refuse_retry(task_id, _status_or_unknown(task_id, number), key, holder)
 
     async def reschedule(self, task_id: str, eta: datetime, *, epoch: int | None = None) -> None:
         moment = check_moment(eta)
         _must_be_possible(task_id)
         [(number, current)] = await self._tell("reschedule", task_id, moment, epoch)
-        status = _status_or_unknown(task_id, number)
-        if epoch is not None and current != epoch:
-            raise Conflict(f"task {task_id} is at epoch {current}, no longer at {epoch}")
-        if status is not TaskStatus.PENDING:
-            raise Conflict(f"task {task_id} is {status}; only PENDING tasks can be rescheduled")
+        refuse_reschedule(task_id, _status_or_unknown(task_id, number), epoch, current)
 
     async def delete(self, task_id: str) -> None:
         _must_be_possible(task_id)
         [(number,)] = await self._tell("delete", task_id)
-        status = _status_or_unknown(task_id, number)
-        if not status.final:
-            raise Conflict(f"task {task_id} is {status}; cancel it first, then delete it")
+        refuse_delete(task_id, _status_or_unknown(task_id, number))
 
     async def prune(self, limit: int = 1000) -> int:
         count(limit, "limit", least=1)
@@ -400,14 +386,6 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
         await self._ask("leave", worker)
 
     # --- looking ---------------------------------------------------------------------------------
-
-    async def get_task(self, task_id: str) -> Task | None:
-        stored = await self._get(task_id)
-        return None if stored is None else self.decode(stored)
-
-    async def get_result(self, task_id: str) -> TaskResult | None:
-        stored = await self._get(task_id)
-        return None if stored is None else self.result_of(stored)
 
     async def _get(self, task_id: str) -> StoredTask | None:
         rows = await self._ask("get", task_id) if can_be_kept(task_id) else []
@@ -483,7 +461,7 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
         return {row[0] for row in await self._ask("paused")}
 
     async def workers(self) -> list[WorkerInfo]:
-        return [records.read_worker(info, seen_at) for info, seen_at in await self._ask("workers")]
+        return list(records.read_workers(await self._ask("workers")))
 
     async def verify(self) -> list[str]:
         return [row[0] for row in await self._ask("verify")]
@@ -491,41 +469,15 @@ class PostgresStorage(PostgresSchedules, PostgresMoving):
     async def vitals(self) -> records.Vitals:
         """How the server is: its version, what keeps it from cleaning up, what this role may not do."""
         [row] = await self._ask("vitals")
-        return records.Vitals(*row)
+        await self._listening.listen(self._sql.due_channel, self._due)
+        return replace(records.Vitals(*row), pooled=self._address.pooled, wakes=self._listening.hears)
 
     # --- waiting ---------------------------------------------------------------------------------
 
-    async def wait(self, timeout: float) -> bool:
-        await self.open()
+    async def _listen_for_due(self) -> None:
         await self._listening.listen(self._sql.due_channel, self._due)
-        timeout_s = max(0.0, timeout)
-        if self._look_again_at is not None:
-            until_due_s = self._look_again_at - self.clock.monotonic()
-            if until_due_s < timeout_s:
-                await self._due.wait(self.clock, until_due_s)
-                return True
-        return await self._due.wait(self.clock, timeout_s)
-
-    async def wait_result(self, task_id: str, timeout: float | None = None) -> TaskResult | None:
-        await self.open()
-        task_id = str(task_id)
-        ended = self._results.expect(task_id)
-        try:
-            result = await self._result_or_unknown(task_id)
-            if result is not None or not await self._results.until(ended, timeout):
-                return result
-            return await self._result_or_unknown(task_id)
-        finally:
-            self._results.forget(task_id, ended)
-
-    async def _result_or_unknown(self, task_id: str) -> TaskResult | None:
-        stored = await self._get(task_id)
-        if stored is None:
-            raise unknown(task_id)
-        return self.result_of(stored)
 
     async def _look_for_ends(self, ids: list[str]) -> set[str]:
-        """Which of these have ended, or are gone; and tell those who end tasks that somebody listens."""
         await self._listening.listen(self._sql.result_channel, self._ended)
         if time.monotonic() >= self._heard_until:
             await self._fetch("await", EAR_S)

@@ -29,23 +29,26 @@ class Cursor:
 
     def arguments(self, now: float) -> tuple[list[Any], ...]:
         """The columns of where to begin: none of them, where it is time to begin at the start."""
-        if now >= self.from_start_at:
-            self._ranges.clear()
+        ranges = {} if now >= self.from_start_at else self._ranges
         return (
-            [queue for queue, _ in self._ranges],
-            [rank for _, rank in self._ranges],
-            [due for due, _ in self._ranges.values()],
-            [seq for _, seq in self._ranges.values()],
+            [queue for queue, _ in ranges],
+            [rank for _, rank in ranges],
+            [due for due, _ in ranges.values()],
+            [seq for _, seq in ranges.values()],
         )
+
+    def give_up(self, now: float) -> None:
+        """No answer: if the walk was too long, the next one should not begin with all of it again."""
+        self.from_start_at = now + LONGEST_S
 
     def note(self, walk_s: float, now: float, was_from_start: bool) -> None:
         if was_from_start:
             pause_s = 0.0 if walk_s < CHEAP_WALK_S else min(LONGEST_S, walk_s * SHARE_OF_TIME)
             self.from_start_at = now + pause_s
 
-    def advance(self, rows: Sequence[Sequence[Any]]) -> None:
+    def advance(self, rows: Sequence[Sequence[Any]], was_from_start: bool) -> None:
         """Behind the tasks that were handed out, which come in order."""
-        if len(self._ranges) > MAX_RANGES:
+        if was_from_start or len(self._ranges) > MAX_RANGES:
             self._ranges.clear()
         for row in rows:
             self._ranges[row[4], row[5]] = (row[7], row[0])

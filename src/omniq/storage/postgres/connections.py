@@ -2,14 +2,18 @@
 
 No state is kept on a connection, so any of them will do. One that broke, or whose statement was given up
 half-way, is closed, and the next call opens another: who was told `StoreUnavailable` only has to call again.
+
+A pooler in between may lend another session of the server for every transaction. Behind one, each statement
+is a transaction that says so, nothing is prepared for later, and no setting outlives its transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
@@ -31,6 +35,8 @@ CONNECT_TIMEOUT_S: Final = 10.0
 FIRST_ANSWER_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 2.0
+STATEMENTS_KEPT: Final = 100  # prepared, on each connection
+RELAXED: Final = "synchronous_commit = off"
 # Transactions that were in each other's way are done again so often before the caller hears of it.
 TRIES: Final = 5
 # Everything that a call of the driver may end with. Its own surprises are among it: a connection that the
@@ -46,6 +52,14 @@ BORDER: Final = (
 )
 
 
+def _has_usable_port(parts: SplitResult) -> bool:
+    """Several hosts, each with its own port, are left to the driver."""
+    try:
+        return "," in parts.netloc or parts.port != 0
+    except ValueError:
+        return False
+
+
 class Address:
     """Where the server is and which schema is ours. `schema` may stand in the URL: `?schema=jobs`."""
 
@@ -55,6 +69,8 @@ class Address:
                 f"{shown(safe_url(str(dsn)))} is no PostgreSQL address; write postgresql://user@host/database"
             )
         parts = urlsplit(dsn)
+        if not _has_usable_port(parts):
+            raise InvalidOption(f"{shown(safe_url(dsn))} is no PostgreSQL address; a port is a number")
         options = parse_qsl(parts.query, keep_blank_values=True)
         named = [value for name, value in options if name == "schema"]
         self.schema = check_schema(schema if schema is not None else named[-1] if named else DEFAULT_SCHEMA)
@@ -62,6 +78,7 @@ class Address:
         self.dsn = urlunsplit(parts._replace(query=rest))
         self.shown = shown(safe_url(self.dsn), limit=200).strip("'")
         self.durability = durability
+        self.pooled = False  # until the first connection shows it
 
     @property
     def url(self) -> str:
@@ -74,11 +91,30 @@ class Address:
 
     async def connect(self, what_for: str) -> Connection:
         """A new connection. What goes wrong is told in one line, without the driver's own exception."""
+        conn = await self._dial(what_for)
         try:
-            conn: Connection = await asyncpg.connect(
+            await self._check(conn)
+            if not self.pooled and await self._is_pooled(conn):
+                self.pooled = True
+                conn.terminate()
+                conn = await self._dial(what_for)
+            if not self.pooled:
+                await self._prepare(conn)
+        except BORDER as exc:
+            conn.terminate()
+            raise explained(exc, self.shown, self.schema) from exc
+        except BaseException:
+            conn.terminate()
+            raise
+        return conn
+
+    async def _dial(self, what_for: str) -> Connection:
+        try:
+            return await asyncpg.connect(
                 self.dsn,
                 timeout=CONNECT_TIMEOUT_S,
                 command_timeout=ANSWER_TIMEOUT_S,
+                statement_cache_size=0 if self.pooled else STATEMENTS_KEPT,
                 max_cached_statement_lifetime=0,
                 server_settings={"application_name": f"omniq {what_for}"},
             )
@@ -90,26 +126,33 @@ class Address:
             raise InvalidOption(
                 f"{self.shown} is no usable PostgreSQL address: {type(exc).__name__}"
             ) from None
-        try:
-            await self._prepare(conn)
-        except BaseException:
-            conn.terminate()
-            raise
-        return conn
 
-    async def _prepare(self, conn: Connection) -> None:
+    async def _check(self, conn: Connection) -> None:
         version = conn.get_server_version()
         if version.major < OLDEST_SERVER:
             found = f"{version.major}.{version.minor}"
             raise Unsupported(f"{self.shown} is PostgreSQL {found}; {OLDEST_SERVER} or newer is needed")
-        try:
-            # Every statement of a function must see what others have committed since the one before.
-            if await conn.fetchval("SHOW default_transaction_isolation") != "read committed":
-                await conn.execute("SET default_transaction_isolation = 'read committed'")
-            if self.durability == "relaxed":
-                await conn.execute("SET synchronous_commit = off")
-        except BORDER as exc:
-            raise explained(exc, self.shown, self.schema) from exc
+
+    async def _is_pooled(self, conn: Connection) -> bool:
+        """Whoever answered the call is not the process that works: a pooler makes up a number of its own."""
+        return not await _is_true(conn, f"pg_backend_pid() = {conn.get_server_pid()}")
+
+    async def _prepare(self, conn: Connection) -> None:
+        # Every statement of a function must see what others have committed since the one before.
+        if not await _is_true(conn, "current_setting('default_transaction_isolation') = 'read committed'"):
+            await conn.execute("SET default_transaction_isolation = 'read committed'")
+        if self.durability == "relaxed":
+            await conn.execute(f"SET {RELAXED}")
+
+    async def begin(self, conn: Connection, timeout_s: float) -> None:
+        await conn.execute("BEGIN ISOLATION LEVEL READ COMMITTED", timeout=timeout_s)
+        if self.pooled and self.durability == "relaxed":
+            await conn.execute(f"SET LOCAL {RELAXED}", timeout=timeout_s)
+
+
+async def _is_true(conn: Connection, condition: str) -> bool:
+    """Asked without a prepared statement, which a pooler may not know: by the number of rows."""
+    return await conn.execute(f"SELECT 1 WHERE {condition}") == "SELECT 1"
 
 
 class Ask(Protocol):
@@ -134,13 +177,13 @@ class Connections:
         `at_once`: it should take a moment, whatever the size of the tables.
         """
         timeout_s = self._patience_s if at_once else ANSWER_TIMEOUT_S
-        return await self._lend(lambda conn: self._run(conn, sql, arguments, timeout_s))
+        return await self._lend(lambda conn: self._run_alone(conn, sql, arguments, timeout_s))
 
     async def together(self, work: Callable[[Ask], Awaitable[T]]) -> T:
         """Several statements as one transaction; `work` is called again where others were in its way."""
 
         async def in_transaction(conn: Connection) -> T:
-            async with conn.transaction():
+            async with self._transaction(conn, ANSWER_TIMEOUT_S):
                 return await work(lambda sql, *arguments: self._run(conn, sql, arguments, ANSWER_TIMEOUT_S))
 
         return await self._lend(in_transaction)
@@ -171,6 +214,26 @@ class Connections:
     ) -> list[Row]:
         return cast("list[Row]", await conn.fetch(sql, *arguments, timeout=timeout_s))
 
+    async def _run_alone(
+        self, conn: Connection, sql: str, arguments: tuple[Any, ...], timeout_s: float
+    ) -> list[Row]:
+        if not self.address.pooled:  # a statement is a transaction, in one round trip
+            return await self._run(conn, sql, arguments, timeout_s)
+        async with self._transaction(conn, timeout_s):
+            return await self._run(conn, sql, arguments, timeout_s)
+
+    @asynccontextmanager
+    async def _transaction(self, conn: Connection, timeout_s: float) -> AsyncGenerator[None]:
+        """Rolled back where the server can still be asked to; a connection that broke is closed later."""
+        await self.address.begin(conn, timeout_s)
+        try:
+            yield
+        except BaseException as exc:
+            if _leaves_whole(conn, exc):
+                await conn.execute("ROLLBACK", timeout=timeout_s)
+            raise
+        await conn.execute("COMMIT", timeout=timeout_s)
+
     def _take(self) -> Connection | None:
         while self._idle:
             conn = self._idle.pop()
@@ -181,7 +244,7 @@ class Connections:
 
     async def _connect(self) -> Connection:
         conn = await self.address.connect("work")
-        self._pids[conn] = conn.get_server_pid()
+        self._pids[conn] = 0 if self.address.pooled else conn.get_server_pid()
         return conn
 
     def is_ours(self, pid: int) -> bool:
@@ -189,9 +252,7 @@ class Connections:
         return pid in self._pids.values()
 
     def _return_after(self, conn: Connection, exc: BaseException) -> None:
-        """What the server said itself leaves a connection whole, unless it said goodbye with it."""
-        said = isinstance(exc, asyncpg.PostgresError) and not code_of(exc).startswith(("08", "57P"))
-        if (said or isinstance(exc, asyncpg.DataError | UnicodeEncodeError)) and not conn.is_closed():
+        if _leaves_whole(conn, exc):
             self._idle.append(conn)
             return
         del self._pids[conn]
@@ -212,6 +273,13 @@ class Connections:
         idle, self._idle = self._idle, []
         for conn in idle:
             conn.terminate()
+
+
+def _leaves_whole(conn: Connection, exc: BaseException) -> bool:
+    """What the server said itself leaves a connection whole, unless it said goodbye with it."""
+    said = isinstance(exc, asyncpg.PostgresError) and not code_of(exc).startswith(("08", "57P"))
+    ours = isinstance(exc, asyncpg.DataError | UnicodeEncodeError)
+    return (said or ours) and not conn.is_closed()
 
 
 async def close(conn: Connection) -> None:

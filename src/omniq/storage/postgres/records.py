@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
+from loguru import logger
 
 from omniq.errors import CorruptRecord
 from omniq.storage.rows import digest
@@ -77,9 +78,11 @@ class Vitals(msgspec.Struct, frozen=True):
     connections: int
     max_connections: int
     missing_rights: list[str]
+    pooled: bool = False  # there is a pooler between us and the server
+    wakes: bool = True  # what others notify of is heard
 
 
-Columns = tuple[list[Any], ...]
+Columns = tuple[Sequence[Any], ...]
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -179,8 +182,13 @@ def read_run(row: Row) -> Run:
         raise CorruptRecord(f"a line of a task's history (epoch {epoch!a}) makes no sense: {exc}") from exc
 
 
-def read_worker(info: str, seen_at: datetime) -> WorkerInfo:
-    return replace(_read_worker.decode(info), seen_at=seen_at)
+def read_workers(rows: Iterable[Sequence[Any]]) -> Iterator[WorkerInfo]:
+    """What cannot be read is passed over: one worker must not hide all the others."""
+    for info, seen_at in rows:
+        try:
+            yield replace(_read_worker.decode(info), seen_at=seen_at)
+        except (ValueError, msgspec.MsgspecError) as exc:
+            logger.error("passed over: the record of a worker makes no sense: {}", exc)
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -282,12 +290,16 @@ def run_arguments(runs: Sequence[tuple[int, Run]]) -> Columns:
 
 
 def settle_arguments(said: Sequence[Settlement]) -> Columns:
-    """The columns of what is settled."""
+    """The columns of what is settled. Where all of it succeeded, nothing else has to be said of it."""
+    ids, epochs = [one.task.id for one in said], [one.task.epoch for one in said]
+    results = [one.result for one in said]
+    if all(one.action is Action.SUCCEED for one in said):
+        return ids, epochs, (), results, (), (), ()
     return (
-        [one.task.id for one in said],
-        [one.task.epoch for one in said],
+        ids,
+        epochs,
         [ACTIONS[one.action] for one in said],
-        [one.result for one in said],
+        results,
         [one.delay_s for one in said],
         [None if one.error is None else json_text(one.error) for one in said],
         [_poison(one) for one in said],

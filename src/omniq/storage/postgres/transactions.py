@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import TYPE_CHECKING, Any, Final
 
 from omniq.errors import InvalidOption, StoreUnavailable
-from omniq.storage.postgres.connections import BORDER, Address, close
+from omniq.storage.postgres.connections import BORDER, RELAXED, Address, close
 from omniq.storage.postgres.errors import code_of, explained
 from omniq.task import Answer, Settlement
 
@@ -69,6 +69,8 @@ class Transactions:
             whole = conn.transaction(isolation="read_committed")
             await whole.start()
             await conn.execute(KEEP_ALIVE)
+            if self.address.pooled and self.address.durability == "relaxed":
+                await conn.execute(f"SET LOCAL {RELAXED}")
         except BaseException:
             self._lent.discard(conn)
             conn.terminate()
@@ -79,9 +81,10 @@ class Transactions:
         """Whatever a body has set on its connection is undone, or the connection goes."""
         try:
             assert not conn.is_closed()
-            async with asyncio.timeout(END_TIMEOUT_S):
-                await conn.reset()
-                await conn.execute(CLEAN)
+            if not self.address.pooled:  # behind a pooler the session is somebody else's by now
+                async with asyncio.timeout(END_TIMEOUT_S):
+                    await conn.reset()
+                    await conn.execute(CLEAN)
             self._idle.append(conn)
         except (AssertionError, *BORDER):
             conn.terminate()

@@ -2,31 +2,40 @@
 
 A notification only shortens a wait. While the connection is away everybody looks at their own pace, and a
 task here brings it back with growing pauses; when it is back everybody looks once, for what was missed.
+Behind a pooler that keeps no session for its clients nothing is ever heard: that is tried, and then let be.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import asyncpg
 from loguru import logger
 
 from omniq.clock import REAL_CLOCK, wait_for_event
 from omniq.errors import OmniqError
 from omniq.storage.embedded import Ring
 from omniq.storage.postgres.connections import BORDER, Address, close
+from omniq.storage.postgres.errors import code_of
 
 if TYPE_CHECKING:
     from omniq.storage.postgres.connections import Connection
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
+# Behind a pooler that lets nothing through; or the server was only away for the moment of the trial.
+DEAF_PAUSE_S: Final = 60.0
 # A connection that nothing travels on may be cut without a word: ask now and then.
 ASK_EVERY_S: Final = 30.0
 ASK_TIMEOUT_S: Final = 10.0
 # The first one who listens waits so long for the connection, and then goes on without it.
 PATIENCE_S: Final = 2.0
+# How long a call through a pooler may take to be heard.
+TRIAL_S: Final = 1.0
+NOT_PREPARED: Final = "26000"  # the next message met another session than the one before
 
 
 class Listening:
@@ -55,38 +64,76 @@ class Listening:
             except BORDER:
                 self._lost.set()  # the keeper brings it back, with this channel too
 
+    @property
+    def hears(self) -> bool:
+        return self._conn is not None
+
     async def _keep(self) -> None:
         pause_s = FIRST_PAUSE_S
         while True:
             try:
-                await self._connect()
-                pause_s = FIRST_PAUSE_S
-                self._tried.set()
-                await self._until_lost()
-                logger.warning("wake-ups from {} are cut off; until they are back, tasks wait for the poll",
-                               self._address.shown)  # fmt: skip
+                if await self._connect():
+                    pause_s = FIRST_PAUSE_S
+                    self._tried.set()
+                    await self._until_lost()
+                    self._warn("wake-ups are cut off; until they are back, tasks wait for the poll")
+                else:
+                    if pause_s != DEAF_PAUSE_S:
+                        self._warn(
+                            "no wake-ups: a pooler there lends connections per transaction; tasks wait for "
+                            "the poll"
+                        )
+                    pause_s = DEAF_PAUSE_S
             except (OmniqError, *BORDER) as exc:
                 if pause_s == FIRST_PAUSE_S:
-                    logger.warning("no wake-ups from {}: {}", self._address.shown, exc)
+                    self._warn(f"no wake-ups: {exc}")
             finally:
                 self._tried.set()
                 if self._conn is not None:
                     self._conn.terminate()
                     self._conn = None
             await wait_for_event(REAL_CLOCK, asyncio.Event(), pause_s)
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            if pause_s != DEAF_PAUSE_S:
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
-    async def _connect(self) -> None:
+    def _warn(self, what: str) -> None:
+        logger.warning("{}: {}", self._address.shown, what)
+
+    async def _connect(self) -> bool:
+        """False where nothing can be heard."""
         again = self._tried.is_set()
         conn = await self._address.connect("listen")
         self._conn = conn
         self._lost.clear()
+        if self._address.pooled and not await self._is_heard(conn):
+            return False
         conn.add_termination_listener(self._gone)
         for channel in list(self._rings):
             await conn.add_listener(channel, self._heard)
         if again:
             for ring in self._rings.values():
                 ring.ring()
+        return True
+
+    async def _is_heard(self, conn: Connection) -> bool:
+        """Whether this connection hears what another one calls."""
+        heard, channel = asyncio.Event(), f"omniq_trial_{secrets.token_hex(8)}"
+
+        def call(*_: object) -> None:
+            heard.set()
+
+        try:
+            await conn.add_listener(channel, call)
+        except asyncpg.PostgresError as exc:
+            if code_of(exc) == NOT_PREPARED:
+                return False
+            raise
+        caller = await self._address.connect("trial")
+        try:
+            await caller.execute(f"NOTIFY {channel}")
+        finally:
+            await close(caller)
+        return await wait_for_event(REAL_CLOCK, heard, TRIAL_S)
 
     async def _until_lost(self) -> None:
         assert self._conn is not None

@@ -4,47 +4,50 @@
 -- rank is -priority, so that one ascending index has the order of claims.
 -- Errors, headers and progress are JSON as text: jsonb refuses the character U+0000, which an error may quote.
 
+-- The order of columns is that of reading: fixed sizes that are never NULL first, so that their places on the page are
+-- known, and what is mostly NULL last.
 CREATE TABLE task (
     seq bigint GENERATED ALWAYS AS IDENTITY NOT NULL,  -- order of enqueueing
-    id text COLLATE "C" NOT NULL,
-    digest bytea NOT NULL,                             -- of the call that it was first enqueued with
-    func_path text NOT NULL,
-    payload bytea NOT NULL,
-    queue text COLLATE "C" NOT NULL,
-    rank smallint NOT NULL,
-    eta timestamptz,
     due timestamptz NOT NULL,                          -- eta, or when it was enqueued: claims go by it
-    expires_at timestamptz,
-    "interval" float8,
-    timeout float8,
-    max_retries integer NOT NULL,
-    max_losses integer NOT NULL,
-    unique_key text COLLATE "C",
-    headers text,
-    on_failure text NOT NULL,
-    result_ttl float8,
-    status smallint NOT NULL DEFAULT 0,
+    enqueued_at timestamptz NOT NULL,
     epoch bigint NOT NULL DEFAULT 0,
     attempts integer NOT NULL DEFAULT 0,
     losses integer NOT NULL DEFAULT 0,                 -- deaths that it has to answer for
     suspicions integer NOT NULL DEFAULT 0,             -- deaths of a worker that ran others beside it
-    owner text COLLATE "C",
-    claim_id text COLLATE "C",
-    lease_until timestamptz,
+    max_retries integer NOT NULL,
+    max_losses integer NOT NULL,
+    status smallint NOT NULL DEFAULT 0,
+    rank smallint NOT NULL,
     isolates boolean NOT NULL DEFAULT false,           -- while it runs: its worker would run it alone after a death
     cancel_requested boolean NOT NULL DEFAULT false,
-    error text,
-    progress text,
-    enqueued_at timestamptz NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    func_path text NOT NULL,
+    on_failure text NOT NULL,
+    digest bytea NOT NULL,                             -- of the call that it was first enqueued with
+    payload bytea NOT NULL,
+    eta timestamptz,
+    expires_at timestamptz,
+    "interval" float8,
+    timeout float8,
+    result_ttl float8,
+    unique_key text COLLATE "C",
+    headers text,
     started_at timestamptz,
+    lease_until timestamptz,
+    owner text COLLATE "C",
+    claim_id text COLLATE "C",
     finished_at timestamptz,
-    result bytea,
     result_status smallint,
     result_at timestamptz,
-    prune_at timestamptz
+    prune_at timestamptz,
+    result bytea,
+    error text,
+    progress text
 ) WITH (
-    -- Renewing and progress touch no index, so with room on the page they cost no index entry.
-    fillfactor = 80,
+    -- Half of a page is left for the later versions of its rows: they need no new page, and less of the log. Renewing
+    -- and progress touch no index, so on the same page they cost no index entry either.
+    fillfactor = 50,
     -- Every task leaves two dead rows behind: vacuum by their number, not by a share of the history.
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_threshold = 5000,
@@ -53,8 +56,9 @@ CREATE TABLE task (
     autovacuum_analyze_scale_factor = 0.05
 );
 
--- Lean on purpose: each index is written to twice or three times in the life of a task.
-CREATE UNIQUE INDEX task_id ON task (id);
+-- Lean on purpose: each index is written to twice or three times in the life of a task. The one of ids has room for
+-- the entries of a task's later versions beside its first one; without it every page is cleaned or split on the way.
+CREATE UNIQUE INDEX task_id ON task (id) WITH (fillfactor = 40);
 CREATE INDEX task_waiting ON task (queue, rank, due, seq) WHERE status = 0;
 CREATE INDEX task_running ON task (owner, claim_id) WHERE status = 1;
 CREATE INDEX task_expiring ON task (expires_at) WHERE status = 0 AND expires_at IS NOT NULL;

@@ -213,16 +213,36 @@ BEGIN
     END LOOP;
 END $body$;
 
--- T4 to T7, T12: settle what was said, sorted by id, which is the order of locks. `held` are the numbers of those
+-- T4 for a batch in which everything succeeded, as nearly every batch is: no verdict, no history. The numbers of those
+-- that were ours; NULL for none. `status + 0` as in `conclude`.
+CREATE FUNCTION succeed(ids text[], epochs bigint[], results bytea[], success_ttl float8) RETURNS bigint[]
+LANGUAGE plpgsql AS $body$
+DECLARE
+    held bigint[];
+BEGIN
+    WITH closed AS (
+        UPDATE task t SET status = 2, finished_at = clock(), error = NULL,
+            result = s.result, result_status = 2, result_at = clock(),
+            prune_at = after(coalesce(t.result_ttl, success_ttl)),
+            owner = NULL, claim_id = NULL, lease_until = NULL, isolates = false, cancel_requested = false
+        FROM unnest(ids, epochs, results) WITH ORDINALITY AS s (id, epoch, result, n)
+        WHERE t.id = s.id AND t.epoch = s.epoch AND t.status + 0 = 1
+        RETURNING s.n, t.queue),
+    tallied AS (
+        INSERT INTO tally (minute, queue, running, success, succeeded)
+        SELECT minute(), c.queue, -count(*), count(*), count(*) FROM closed c GROUP BY c.queue)
+    SELECT array_agg(c.n) INTO held FROM closed c;
+    RETURN held;
+END $body$;
+
+-- T4 to T7, T12: whatever was said, sorted by id, which is the order of locks. `held` are the numbers of those
 -- that were ours. The SET expressions see the newest version of a row, also when a cancel was committed after our
 -- snapshot: that is the cancel race. `status + 0` hides the index of running rows, which looks cheaper than the key
 -- and is full of dead entries.
-CREATE FUNCTION settle(
+CREATE FUNCTION conclude(
     ids text[], epochs bigint[], actions smallint[], results bytea[], delays float8[], errors text[],
     poisons text[], success_ttl float8, failure_ttl float8,
-    OUT missed text, OUT rang_due boolean, OUT rang_result boolean) LANGUAGE plpgsql AS $body$
-DECLARE
-    held bigint[];
+    OUT held bigint[], OUT rang_due boolean, OUT rang_result boolean) LANGUAGE plpgsql AS $body$
 BEGIN
     WITH said AS MATERIALIZED (
         SELECT * FROM unnest(ids, epochs, actions, results, delays, errors, poisons)
@@ -276,6 +296,23 @@ BEGIN
             (SELECT o.epoch FROM run o WHERE o.seq = c.seq ORDER BY o.epoch DESC OFFSET 19 LIMIT 1))
     SELECT array_agg(c.n), bool_or(c.status = 0), bool_or(c.result_status IS NOT NULL)
         INTO held, rang_due, rang_result FROM closed c;
+END $body$;
+
+-- Without actions, all of them succeeded. `missed`: by their numbers, what is true of those that were not ours to settle.
+CREATE FUNCTION settle(
+    ids text[], epochs bigint[], actions smallint[], results bytea[], delays float8[], errors text[],
+    poisons text[], success_ttl float8, failure_ttl float8,
+    OUT missed text, OUT rang_due boolean, OUT rang_result boolean) LANGUAGE plpgsql AS $body$
+DECLARE
+    held bigint[];
+BEGIN
+    IF cardinality(actions) = 0 THEN
+        held := succeed(ids, epochs, results, success_ttl);
+        rang_result := held IS NOT NULL;
+    ELSE
+        SELECT c.held, c.rang_due, c.rang_result INTO held, rang_due, rang_result FROM conclude(
+            ids, epochs, actions, results, delays, errors, poisons, success_ttl, failure_ttl) c;
+    END IF;
     IF held IS NULL OR cardinality(held) < cardinality(ids) THEN
         -- Was this very outcome recorded before?
         SELECT json_object_agg(s.n, CASE
@@ -283,7 +320,8 @@ BEGIN
             WHEN EXISTS (SELECT FROM run r WHERE r.seq = t.seq AND r.epoch = s.epoch AND
                 (r.outcome = outcome_of(s.action) OR s.action <> 0 AND r.outcome = 'cancelled')) THEN 'already'
             ELSE 'stale' END)::text
-        INTO missed FROM unnest(ids, epochs, actions) WITH ORDINALITY AS s (id, epoch, action, n)
+        INTO missed FROM (SELECT v.id, v.epoch, coalesce(v.action, 0::smallint) AS action, v.n
+            FROM unnest(ids, epochs, actions) WITH ORDINALITY AS v (id, epoch, action, n)) s
             LEFT JOIN task t ON t.id = s.id WHERE held IS NULL OR s.n <> ALL (held);
     END IF;
 END $body$;
@@ -437,14 +475,14 @@ BEGIN
         RETURN QUERY WITH handed AS (
             UPDATE task t SET status = 1, epoch = t.epoch + 1, owner = worker_id, claim_id = new_claim_id,
                 started_at = clock(), lease_until = after(lease), isolates = new_isolates, progress = NULL
-            WHERE t.ctid = ANY (places) RETURNING t.*),
+            WHERE t.ctid = ANY (places)
+            RETURNING t.seq, t.id, t.func_path, t.payload, t.queue, t.rank, t.eta, t.due, t.expires_at, t."interval",
+                t.timeout, t.max_retries, t.max_losses, t.unique_key, t.headers, t.on_failure, t.result_ttl, t.epoch,
+                t.attempts, t.losses, t.suspicions, t.enqueued_at, t.started_at),
         tallied AS (
             INSERT INTO tally (minute, queue, pending, running)
             SELECT minute(), t.queue, -count(*), count(*) FROM handed t GROUP BY t.queue)
-        SELECT NULL::text, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint,
-            t.seq, t.id, t.func_path, t.payload, t.queue, t.rank, t.eta, t.due, t.expires_at, t."interval",
-            t.timeout, t.max_retries, t.max_losses, t.unique_key, t.headers, t.on_failure, t.result_ttl, t.epoch,
-            t.attempts, t.losses, t.suspicions, t.enqueued_at, t.started_at
+        SELECT NULL::text, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint, t.*
         FROM handed t ORDER BY t.rank, t.due, t.seq;
     END IF;
     IF cardinality(places) = wanted THEN

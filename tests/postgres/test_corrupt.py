@@ -1,0 +1,23 @@
+"""Records that make no sense: passed over, never a crash."""
+
+import asyncpg
+import pytest
+
+from omniq.storage.facts import vital_signs
+from omniq.storage.postgres import PostgresStorage
+from omniq.storage.postgres.schema import quoted
+from omniq.task import WorkerInfo
+
+
+@pytest.mark.parametrize("nonsense", ["{", '{"id": 7}', ""])
+async def test_a_worker_that_cannot_be_read_hides_nobody(
+    postgres_dsn: str, emptied: str, nonsense: str
+) -> None:
+    async with PostgresStorage(postgres_dsn, schema=emptied) as store:
+        for name in ("ann", "bob"):
+            await store.beat(WorkerInfo(name, name, "here", 1))
+        conn = await asyncpg.connect(postgres_dsn)
+        await conn.execute(f"UPDATE {quoted(emptied)}.worker SET info = $1 WHERE id = 'ann'", nonsense)
+        await conn.close()
+        assert [worker.id for worker in await store.workers()] == ["bob"]
+        assert (await vital_signs(store))[1][0].id == "bob"

@@ -73,7 +73,7 @@ class Capabilities(Struct, frozen=True):
     wakes: bool = False  # `wait` returns early when something becomes due
     joins: bool = False  # `conn=` joins the caller's own transaction
     durable: bool = False  # tasks outlive the process
-    here: bool = False  # `enqueue_here`: it lives in this process, and a blocking caller needs no event loop
+    here: bool = False  # `enqueue_here`: a blocking caller needs no event loop
     transacts: bool = False  # `begin`: what a body writes there and its success are one
 
 
@@ -103,6 +103,8 @@ class BaseStorage(ABC):
     capabilities: ClassVar[Capabilities] = Capabilities()
     clock: Clock = REAL_CLOCK
     serializer: Serializer = MsgpackSerializer()
+    # Nothing else is on its event loop: a short look may hold that up, and wakes no other thread then.
+    alone_on_loop: bool = False
 
     @property
     def url(self) -> str | None:

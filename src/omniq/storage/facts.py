@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from msgspec import Struct
+
 from omniq.errors import NotFound
 from omniq.logic.health import Backlog, Beat
 from omniq.logic.why import Facts
 from omniq.storage.base import BaseStorage
 from omniq.storage.tallying import counted
-from omniq.task import WorkerInfo, replace
+from omniq.task import Head, Tally, WorkerInfo, replace
 
 # Health looks at what ended in this time, in whole minutes.
 HEALTH_WINDOW_S = 120.0
@@ -39,20 +41,42 @@ async def _with_slots(storage: BaseStorage, worker: WorkerInfo) -> WorkerInfo:
     return replace(worker, in_flight=len(await storage.held(worker.id)))
 
 
+class Look(Struct, frozen=True):
+    """What a store says of all its queues and workers, each asked for once."""
+
+    now: datetime
+    tallies: list[Tally]
+    paused: set[str]
+    heads: list[Head]
+    workers: list[WorkerInfo]
+
+
+async def look_at(storage: BaseStorage) -> Look:
+    return Look(
+        storage.clock.now(),
+        await storage.tallies(),
+        await storage.paused(),
+        await storage.heads(),
+        await storage.workers(),
+    )
+
+
 async def vital_signs(storage: BaseStorage) -> tuple[list[Backlog], list[Beat], datetime]:
     """What `judge` needs to know of a store."""
-    now = storage.clock.now()
-    since = now - timedelta(seconds=HEALTH_WINDOW_S)
-    tallies, paused = await storage.tallies(), await storage.paused()
+    return signs_in(await look_at(storage))
+
+
+def signs_in(look: Look) -> tuple[list[Backlog], list[Beat], datetime]:
+    since = look.now - timedelta(seconds=HEALTH_WINDOW_S)
     oldest: dict[str, datetime] = {}
-    for head in await storage.heads():
+    for head in look.heads:
         oldest[head.queue] = min(head.due_at, oldest.get(head.queue, head.due_at))
     ended: dict[str, int] = {}
-    for tally in tallies:
+    for tally in look.tallies:
         if tally.minute >= since:
             done = tally.succeeded + tally.given_up + tally.stopped + tally.retried
             ended[tally.queue] = ended.get(tally.queue, 0) + done
-    queues = sorted({*counted(tallies), *paused})
-    backlogs = [Backlog(name, name in paused, oldest.get(name), ended.get(name, 0)) for name in queues]
-    beats = [Beat(w.id, w.queues, w.seen_at, w.concurrency, w.in_flight) for w in await storage.workers()]
-    return backlogs, beats, now
+    queues = sorted({*counted(look.tallies), *look.paused})
+    backlogs = [Backlog(name, name in look.paused, oldest.get(name), ended.get(name, 0)) for name in queues]
+    beats = [Beat(w.id, w.queues, w.seen_at, w.concurrency, w.in_flight) for w in look.workers]
+    return backlogs, beats, look.now

@@ -19,7 +19,10 @@ def open_storage(url: str, **options: Any) -> BaseStorage:
     """The storage behind `url`. It connects at its first use."""
     if not isinstance(url, str) or "://" not in url:
         raise InvalidOption(f"{shown(safe_url(str(url)))} is no storage URL; write one of {_EXAMPLES}")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as exc:
+        raise InvalidOption(f"{shown(safe_url(url))} is no URL ({exc}); write one of {_EXAMPLES}") from exc
     try:
         match parts.scheme:
             case "memory":

@@ -195,7 +195,10 @@ class SQLiteStorage(EmbeddedStorage):
     async def _read(self, job: Callable[[Rows], T]) -> T:
         assert self._engine is not None
         sent = AwaitedJob(job, Retention(self.result_ttl_s, self.failed_ttl_s))
-        self._engine.read(sent)
+        if self.alone_on_loop and self._engine.read_here(sent):
+            sent.deliver()
+        else:
+            self._engine.read(sent)
         answer: T = await sent.future
         return answer
 

@@ -162,6 +162,19 @@ class Engine:
         if self._closed:
             self._refuse(self._reads)
 
+    def read_here(self, job: Job) -> bool:
+        """Read in the caller's thread, unless the reader is at work; says whether it was done."""
+        if not self._reading.acquire(blocking=False):
+            return False
+        try:
+            if self._closed:
+                job.error = self._was_closed()
+            else:
+                self._look(job)
+        finally:
+            self._reading.release()
+        return True
+
     def _refuse(self, queue: SimpleQueue[Job | None]) -> None:
         with contextlib.suppress(Empty):
             while True:
@@ -210,7 +223,7 @@ class Engine:
         self._closed = True
         self._refuse(self._writes)
         self._refuse(self._reads)
-        with self._writing:
+        with self._writing, self._reading:
             for conn in (self._checkpointer, self._reader, self._writer):
                 conn.close()
             self.beside.close()

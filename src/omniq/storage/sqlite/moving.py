@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
 
 from omniq.errors import CorruptRecord
+from omniq.storage.sqlite.connected import ConnectedRows
 from omniq.storage.sqlite.records import SELECT, micros, read_task
-from omniq.storage.sqlite.schedules import ScheduleRows
 from omniq.task import StoredTask
 
 # Each walks an index, so that the next parcel does not pass over what is left of the one before.
@@ -17,11 +16,8 @@ _MOVABLE = (
 )
 
 
-class MovingRows(ScheduleRows):
+class MovingRows(ConnectedRows):
     """A part of `SQLiteRows`."""
-
-    @abstractmethod
-    def _forget(self, seq: int) -> None: ...
 
     def limits(self) -> dict[str, int]:
         found: dict[str, int] = {}

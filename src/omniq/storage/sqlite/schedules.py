@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import sqlite3
-from abc import abstractmethod
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from omniq.errors import CorruptRecord
 from omniq.schedule import Schedule
-from omniq.storage.rows import Rows
 from omniq.storage.scheduling import pack, unpack
+from omniq.storage.sqlite.connected import ConnectedRows
 from omniq.storage.sqlite.records import maybe_micros, micros, moment_of
 
 
-class ScheduleRows(Rows):
+class ScheduleRows(ConnectedRows):
     """A part of `SQLiteRows`."""
-
-    conn: sqlite3.Connection
-
-    @abstractmethod
-    def _report(self, corrupt: CorruptRecord) -> None: ...
 
     def schedule(self, name: str) -> Schedule | None:
         try:

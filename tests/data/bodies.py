@@ -166,3 +166,13 @@ def made_in_place_slowly(n: int, size_bytes: int, pause_s: float) -> Any:
 def nap(n: int, seconds: float) -> int:
     time.sleep(seconds)
     return n
+
+
+def note(path: str, naps_at: int, n: int) -> int:
+    """Every run leaves a line."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    os.write(file, f"{n}\n".encode())
+    os.close(file)
+    if n == naps_at:
+        time.sleep(1.0)
+    return n

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omniq.data.feeding import fits, places
+from omniq.data.feeding import ahead, fits, places
 from omniq.data.items import Item
 from omniq.data.stream import Hatch, Stream, Work
 from omniq.data.waiting import Waiting
@@ -42,9 +42,16 @@ def test_when_one_more_may_start(unread: int, in_flight: int, usual: int, answer
     assert fits(unread, in_flight, usual, arena_bytes=8 * MIB) is answer
 
 
-@pytest.mark.parametrize(("usual_s", "many"), [(None, 1), (1.0, 1), (0.021, 1), (0.01, 2), (0.001, 4)])
+@pytest.mark.parametrize(
+    ("usual_s", "many"), [(None, 1), (1.0, 1), (0.021, 1), (0.01, 2), (0.001, 4), (0.0001, 16)]
+)
 def test_how_many_a_worker_gets_beforehand(usual_s: float | None, many: int) -> None:
     assert places(usual_s) == many
+
+
+@pytest.mark.parametrize(("usual_s", "many"), [(None, 4), (1.0, 4), (0.01, 4), (0.001, 8), (0.0001, 32)])
+def test_how_many_are_ahead_of_a_reader_who_says_nothing(usual_s: float | None, many: int) -> None:
+    assert ahead(usual_s) == many
 
 
 # --- what waits ----------------------------------------------------------------------------------
@@ -222,3 +229,27 @@ def test_an_arena_grows_within_its_bounds() -> None:
     assert arena.used_bytes == 0
     del slot, first, second
     arena.close()
+
+
+# --- Ctrl-C --------------------------------------------------------------------------------------
+
+
+def test_a_ctrl_c_while_a_reader_begins_to_wait_is_a_ctrl_c() -> None:
+    """It came out as a RuntimeError: Python's condition had left its lock, and did not yet take it again."""
+    hatch = Hatch(None)
+    hatch.enter("running")
+    stream = Stream(hatch, ordered=True, on_error="raise")
+    hatch.open(stream)
+    hatch.submit(stream, [Work(0, "nap", 1, None)])
+    leave: Any = stream.readable._release_save  # type: ignore[attr-defined]
+
+    def press() -> None:
+        leave()
+        raise KeyboardInterrupt
+
+    stream.readable._release_save = press  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        stream.take(None)
+    with pytest.raises(KeyboardInterrupt):
+        stream.take_until_done()
+    assert hatch.lock.acquire(blocking=False), "and nobody holds the lock"

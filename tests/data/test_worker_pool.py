@@ -5,9 +5,12 @@ from __future__ import annotations
 import array
 import gc
 import os
+import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from tests.data.bodies import MIB, until
 from tests.pool.leftovers import family
 
 ARENA = 8 * MIB
+UVLOOP = find_spec("uvloop") is not None
 
 
 @pytest.fixture(scope="module")
@@ -410,3 +414,51 @@ async def test_it_works_inside_a_running_loop() -> None:
     """As in a notebook: there is no async twin, so it blocks, and says nothing against it."""
     with WorkerPool(1, arena=ARENA) as pool:
         assert one(pool, partial(bodies.square, 3)) == 9
+
+
+@pytest.mark.skipif(not UVLOOP, reason="the standard loop is written in Python")
+def test_no_python_runs_when_a_reader_goes(pool: WorkerPool) -> None:
+    """Python ignores what is raised there: a Ctrl-C that met a function of ours would be lost."""
+    held, ran = [pool.map(bodies.square, range(1000))], list[str]()
+    next(held[0])
+    sys.setprofile(lambda frame, event, _: ran.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        held.clear()
+    finally:
+        sys.setprofile(None)
+    assert ran == []
+    until(lambda: (pool.pending, pool.in_flight, pool.ready) == (0, 0, 0), "it was dropped")
+
+
+def test_a_reader_that_goes_after_its_pool_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with WorkerPool(1, kind="thread") as pool:
+        results = pool.map(bodies.square, range(1000))
+        next(results)
+    del results
+    gc.collect()
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("chunksize", [16, 20, 64])
+def test_what_is_taken_back_from_a_busy_worker_runs_once(tmp_path: Path, chunksize: int) -> None:
+    """Quick chunks lie sixteen deep with a worker; one that takes its time has to give them all back."""
+    file = tmp_path / "runs"
+    file.touch()
+    count = 300 * chunksize
+    body = partial(bodies.note, str(file), 150 * chunksize)
+    with WorkerPool(2) as pool:
+        assert list(pool.map(body, range(count), chunksize=chunksize)) == list(range(count))
+    runs = Counter(file.read_text().split())
+    assert len(runs) == count
+    assert runs.most_common(1)[0][1] == 1, "one ran twice although nobody died"
+
+
+def test_a_map_that_raised_and_is_gone_leaves_nothing_ahead(pool: WorkerPool) -> None:
+    """Without the collector: an exception that leads to its own reader would keep both."""
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="not 1"):
+            list(pool.map(bodies.refuse_odd, range(10)))
+        until(lambda: (pool.pending, pool.in_flight, pool.ready) == (0, 0, 0), "is given up")
+    finally:
+        gc.enable()

@@ -3,6 +3,7 @@
 import gc
 import os
 import resource
+import sys
 import threading
 from pathlib import Path
 
@@ -54,6 +55,21 @@ def test_a_view_pins_its_slot() -> None:
     part[:] = 3.0
     del part
     gc.collect()
+    assert taken(arena, MIB) is slot
+    arena.close()
+
+
+def test_no_python_runs_when_a_view_goes() -> None:
+    """Python ignores what is raised there: a Ctrl-C that met a function of ours would be lost."""
+    arena = Arena(4 * MIB)
+    slot = taken(arena, MIB)
+    held, ran = [slot.export()], list[str]()
+    sys.setprofile(lambda frame, event, _: ran.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        held.clear()
+    finally:
+        sys.setprofile(None)
+    assert ran == []
     assert taken(arena, MIB) is slot
     arena.close()
 

@@ -1,5 +1,6 @@
 """Frames and parcels: whatever the pieces in which bytes arrive, what was sent is what is read."""
 
+import asyncio
 import socket
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from omniq.pool import wire
 from omniq.pool.control import RING_WORDS, ControlPage
+from omniq.pool.outbox import Outbox
 from omniq.pool.wire import Inbox, ProtocolError
 
 bodies = st.one_of(st.binary(max_size=40), st.integers(60_000, 70_000).map(bytes))
@@ -125,3 +127,31 @@ def test_the_page_remembers_the_latest_interrupts() -> None:
     assert page.posted().ids == set(range(100, 100 + RING_WORDS))
     page.clear()
     assert page.posted().ids == frozenset()
+
+
+# --- what is written ---
+
+
+@pytest.mark.parametrize("sizes", [(10,), (10, 20, 30), (70_000, 10, 400_000)])
+async def test_what_is_held_goes_out_later_and_in_order(sizes: tuple[int, ...]) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        loop = asyncio.get_running_loop()
+        outbox = Outbox(ours, loop)
+        outbox.write([b"first"])
+        outbox.hold()
+        outbox.hold()  # again, while frames of frames are taken
+        for nth, size in enumerate(sizes):
+            outbox.write([bytes([nth]) * size])
+        with pytest.raises(BlockingIOError):
+            theirs.recv(5) and theirs.recv(1)
+        outbox.let_go()
+        outbox.write([b"last"])
+        expected = b"".join(bytes([nth]) * size for nth, size in enumerate(sizes)) + b"last"
+        got = b""
+        async with asyncio.timeout(10):
+            while len(got) < len(expected):
+                got += await loop.sock_recv(theirs, 1 << 20)
+        assert got == expected

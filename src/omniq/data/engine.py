@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 from loguru import logger
 
 from omniq.data.crew import Crew
-from omniq.data.feeding import fits, places
+from omniq.data.feeding import MOST_PLACES, fits, places
 from omniq.data.items import MAX_FALSE_STARTS, Item
 from omniq.data.stream import Hatch, Stream
 from omniq.data.waiting import Waiting
 from omniq.data.worker import Worker
 from omniq.errors import StartFailed, WorkerDied
 from omniq.logic.scaling import start_pause_s
+from omniq.pool.control import RING_WORDS
 from omniq.pool.peer import ResultSize
 from omniq.pool.starts import Starts
 
@@ -34,7 +35,8 @@ GRACE_S: Final = 2.0  # how long an interrupted call may go on
 LAST_GRACE_S: Final = 0.5  # the same, when the pool stops and its time is up
 LOOKS_PER_TIMEOUT: Final = 8
 REMEMBERED: Final = 0.8  # of the usual duration, at each new one
-MAX_WITHDRAWN: Final = 64
+# All that a worker may have behind its first item has room on its page; a larger one stays where it is.
+MAX_WITHDRAWN: Final = RING_WORDS // (MOST_PLACES - 1)
 
 
 class Engine:
@@ -52,6 +54,7 @@ class Engine:
     ) -> None:
         self.timeout_s = timeout_s
         self.restarts = 0
+        self.usual_s: float | None = None  # that an item takes, all its calls together
         self.workers: list[Worker] = []
         self._crew = crew
         self._hatch = hatch
@@ -60,12 +63,11 @@ class Engine:
         self._max_losses = max_losses
         self._waiting = Waiting()
         self._sizes = ResultSize()
-        self._usual_s: float | None = None
         self._next_id = 1
         self._hired = 0
         self._deaths = 0  # in a row, of workers that had finished nothing
         self._starts = Starts()
-        self._highest = 0  # the highest priority that was ever asked for
+        self._has_priorities = False  # somebody has asked for another than the usual one
         self._is_stopping = False
         self._starting: asyncio.Future[None] | None = None
         self._all_gone = asyncio.Event()
@@ -254,7 +256,7 @@ class Engine:
     def look(self) -> None:
         """Somebody has submitted, read, or gone."""
         for item in self._hatch.received():
-            self._highest = max(self._highest, item.priority)
+            self._has_priorities |= item.priority != 0
             self._waiting.add(item)
         for stream in self._waiting.streams():
             if stream.is_forgotten:
@@ -287,7 +289,7 @@ class Engine:
             return self._waiting.first_needed(self._may_run)
 
     def _has_place(self, worker: Worker) -> bool:
-        return worker.is_ready and len(worker.sent) < places(self._usual_s)
+        return worker.is_ready and len(worker.sent) < places(self.usual_s)
 
     def _owner(self, stream: Stream) -> Worker | None:
         """The one living worker that a sticky stream goes to."""
@@ -328,7 +330,7 @@ class Engine:
 
     def _make_way(self) -> None:
         """What was given beforehand comes back if something more urgent has come meanwhile."""
-        first = self._waiting.first(self._may_run) if self._highest else None
+        first = self._waiting.first(self._may_run) if self._has_priorities else None
         if first is None:
             return
         for worker in self.workers:
@@ -367,8 +369,8 @@ class Engine:
 
     def freed(self, worker: Worker, took_s: float | None) -> None:
         if took_s is not None:
-            usual_s = self._usual_s
-            self._usual_s = took_s if usual_s is None else REMEMBERED * usual_s + (1 - REMEMBERED) * took_s
+            usual_s = self.usual_s
+            self.usual_s = took_s if usual_s is None else REMEMBERED * usual_s + (1 - REMEMBERED) * took_s
         self.feed()
 
     async def grow(self, arena_bytes: int) -> None:

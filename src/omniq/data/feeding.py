@@ -13,6 +13,10 @@ SHARE: Final = 0.75
 # A worker that would be finished before we have answered gets its next items beforehand.
 QUICK_S: Final = 0.02
 VERY_QUICK_S: Final = 0.002
+# Here to answer takes longer than to run: the more of them at once, the less it costs.
+TINY_S: Final = 0.0005
+MOST_PLACES: Final = 16
+LEAST_AHEAD: Final = 4
 
 
 def fits(unread_bytes: int, in_flight: int, usual_bytes: int, arena_bytes: int) -> bool:
@@ -29,4 +33,11 @@ def places(usual_s: float | None) -> int:
     """How many items a worker may have at a time, given how long one usually takes."""
     if usual_s is None or usual_s > QUICK_S:
         return 1
-    return 2 if usual_s > VERY_QUICK_S else 4
+    if usual_s > TINY_S:
+        return 2 if usual_s > VERY_QUICK_S else 4
+    return MOST_PLACES
+
+
+def ahead(usual_s: float | None) -> int:
+    """How many items for each worker are ahead of a reader who has said nothing about it."""
+    return max(LEAST_AHEAD, 2 * places(usual_s))

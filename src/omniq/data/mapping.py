@@ -1,4 +1,7 @@
-"""`map`: chunks of calls in a stream of their own, a bounded number of them ahead of whoever reads."""
+"""`map`: chunks of calls in a stream of their own, a bounded number of them ahead of whoever reads.
+
+Leaving the loop that reads is enough to drop what is ahead: the hatch notices that the reader is gone.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class Mapped(Iterator[Any]):
         items: Iterable[T],
         *,
         chunksize: int,
-        ahead: int,
+        ahead: Callable[[], int],
     ) -> None:
         self._is_closed = True
         self._hatch = hatch
@@ -33,7 +36,7 @@ class Mapped(Iterator[Any]):
         self._ahead = ahead
         self._more = True
         self._held: Work | None = None  # for which there was no room
-        hatch.open(stream)
+        hatch.open(stream, reader=self)
         self._is_closed = False
 
     def __iter__(self) -> Self:
@@ -51,7 +54,7 @@ class Mapped(Iterator[Any]):
 
     def begin(self) -> None:
         """Submit what may be ahead. Only what was read makes room, so a slow reader is not overtaken."""
-        while self._more and self._stream.outstanding < self._ahead * self._chunksize:
+        while self._more and self._stream.outstanding < self._ahead() * self._chunksize:
             if self._held is None:
                 chunk = list(islice(self._items, self._chunksize))
                 if not chunk:
@@ -67,6 +70,3 @@ class Mapped(Iterator[Any]):
         if not self._is_closed:
             self._is_closed = True
             self._hatch.close(self._stream)
-
-    def __del__(self) -> None:
-        self.close()

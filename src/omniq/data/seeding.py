@@ -27,7 +27,8 @@ def base_of(seed: int, epoch: int, lane: int = 0) -> int:
 def seed_of(base: int, key: object, position: int) -> int:
     """For one sample. By its key, so that no two parts of a distributed run draw alike; by its position, so
     that a sample that comes twice is not the same twice."""
-    number = key.__index__() if isinstance(key, SupportsIndex) else 0
+    # To ask for a protocol costs more than all the rest, and keys are nearly always plain.
+    number = key if type(key) is int else key.__index__() if isinstance(key, SupportsIndex) else 0
     mixed = (base ^ (number * 0x9E3779B97F4A7C15) ^ ((position + 1) * 0xD1B54A32D192ED03)) & MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK

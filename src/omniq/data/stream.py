@@ -14,13 +14,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from loguru import logger
 from msgspec import Struct
 
+from omniq.data.condition import Condition
 from omniq.data.items import Item
 from omniq.errors import CallTimeout, PoolNotRunning, ResultTimeout, TaskFailed, WorkerDied
 from omniq.pool.calls import RemoteTraceback, bounded
@@ -35,7 +38,7 @@ MAX_REMEMBERED_FAILURES: Final = 1000
 WARN_AFTER_S: Final = 10.0
 
 
-class Result(NamedTuple):
+class Result(Struct, eq=False):
     value: Any
     failure: Exception | None
     size_bytes: int
@@ -70,22 +73,30 @@ class Hatch:
         self.unread_bytes = 0  # that those hold
         self.is_narrow = False  # nothing more is started until somebody reads
         self.wake: Callable[[], None] = lambda: None  # tell the loop that there is something to do
+        self.call_soon: Callable[..., object] = lambda *_: None  # have the loop call something
         self._max_pending = max_pending
-        self._room = threading.Condition(self.lock)
+        self._room = Condition(self.lock)
         self._inbox: deque[Item] = deque()
         self._is_woken = False
         self._submitted = 0
         self._runs_in = 0
         self._streams: set[Stream] = set()
+        self._readers: dict[Stream, weakref.ref[object]] = {}
 
-    def open(self, stream: Stream) -> None:
+    def open(self, stream: Stream, reader: object | None = None) -> None:
+        """With a `reader`, the stream is closed when that is gone."""
         with self.lock:
             self.check_running()
             self._streams.add(stream)
+            if reader is not None:
+                # Python ignores what is raised in such a callback, or in a __del__: a Ctrl-C that met one of
+                # ours would be lost. With uvloop nothing of this runs in Python.
+                self._readers[stream] = weakref.ref(reader, partial(self.call_soon, self.close, stream))
 
-    def close(self, stream: Stream) -> None:
+    def close(self, stream: Stream, _reader: object = None) -> None:
         """Nobody reads this one any more."""
         with self.lock:
+            self._readers.pop(stream, None)
             self._streams.discard(stream)
             stream.forget()
         self.wake()
@@ -94,6 +105,7 @@ class Hatch:
         """Go on to another state of the pool. Whoever waits here looks again."""
         with self.lock:
             self.state = state
+            self._readers.clear()  # the loop ends, or is a new one
             if state == "running":
                 self._runs_in = os.getpid()
             if state in ("stopped", "running"):
@@ -129,16 +141,17 @@ class Hatch:
         """Queue these. Waits while as many as allowed wait already."""
         with self.lock:
             for work in works:
-                self._wait_for_room()
-                item = Item(
-                    stream, self._submitted, stream.end, work.priority, work.name, work.count, work.body
-                )
-                self._submitted += 1
-                stream.end += work.count
-                stream.unfinished += work.count
-                self.pending += work.count
-                self._inbox.append(item)
-                self._wake_once()
+                self._submit(stream, work)
+
+    def _submit(self, stream: Stream, work: Work) -> None:
+        self._wait_for_room()
+        item = Item(stream, self._submitted, stream.end, work.priority, work.name, work.count, work.body)
+        self._submitted += 1
+        stream.end += work.count
+        stream.unfinished += work.count
+        self.pending += work.count
+        self._inbox.append(item)
+        self._wake_once()
 
     def offer(self, stream: Stream, work: Work) -> bool:
         """Queue this, unless it would have to wait while its reader has something to read meanwhile.
@@ -149,7 +162,7 @@ class Hatch:
             if stream.outstanding and self._is_full:
                 self.check_running()
                 return False
-            self.submit(stream, (work,))
+            self._submit(stream, work)
             return True
 
     @property
@@ -216,7 +229,7 @@ class Stream:
     """Calls in the order in which they were submitted, and what became of each."""
 
     def __init__(self, hatch: Hatch, *, ordered: bool, on_error: ErrorPolicy) -> None:
-        self.readable = threading.Condition(hatch.lock)
+        self.readable = Condition(hatch.lock)
         self.is_ordered = ordered
         self.is_sticky = False  # all of it goes to one worker, as long as that lives
         self.end = 0  # the number of the next call that is submitted
@@ -380,9 +393,15 @@ class Stream:
 
 
 def _value(result: Result) -> Any:
-    if result.failure is not None:
-        raise result.failure
-    return result.value
+    failure, result.failure = result.failure, None
+    if failure is None:
+        return result.value
+    try:
+        raise failure
+    finally:
+        # Its traceback has our frames, down to the reader's. If they had it, nobody but the collector would
+        # notice that the reader is gone, and what is ahead of it would stay.
+        del failure
 
 
 def _nothing_left(seq: int, exc: Exception) -> TaskFailed:

@@ -128,7 +128,7 @@ class Worker:
         sent = self.sent.popleft()
         assert sent.message_id == message_id, "messages end in the order in which they were sent"
         now = self._boss.now()
-        took_s = None if sent.is_void else (now - self._began_at) / max(1, sent.count - sent.skipped)
+        took_s = None if sent.is_void else now - self._began_at
         self._began_at = now
         self._boss.freed(self, took_s)
 

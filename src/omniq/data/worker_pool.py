@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 from loguru import logger
 
+from omniq.data import feeding
 from omniq.data.base import BaseWorkerPool
 from omniq.data.crew import Crew, ProcessCrew
 from omniq.data.engine import Engine
@@ -108,6 +109,7 @@ class WorkerPool(BaseWorkerPool):
                 raise
             self._crew, self._engine, self._thread = crew, engine, thread
             self._hatch.wake = lambda: thread.call(engine.look)
+            self._hatch.call_soon = thread.loop.call_soon_threadsafe
             self._stream = self._new_stream()
             self._hatch.enter("running")
             self._hatch.open(self._stream)
@@ -200,8 +202,9 @@ class WorkerPool(BaseWorkerPool):
         """`fn(item)` for each item, a bounded number of them ahead of whoever reads.
 
         `chunksize` items go to a worker at once, and `ahead` chunks before somebody reads (default: four per
-        worker). `sticky`: all of them to one worker, as long as that lives, for a function that goes on where
-        it stopped. These results are apart from those of `submit_task`. Leaving the loop drops what is ahead.
+        worker, more of those that take less than two milliseconds). `sticky`: all of them to one worker, as
+        long as that lives, for a function that goes on where it stopped. These results are apart from those
+        of `submit_task`. Leaving the loop drops what is ahead.
         """
         crew = self._running_crew()
         for value, option in ((chunksize, "chunksize"), (ahead, "ahead")):
@@ -215,11 +218,12 @@ class WorkerPool(BaseWorkerPool):
 
         stream = self._new_stream()
         stream.is_sticky = bool(sticky)
-        return Mapped(self._hatch, stream, work, items, chunksize=chunksize, ahead=ahead or self._ahead())
+        may_be_ahead = self._usual_ahead if ahead is None else lambda: ahead
+        return Mapped(self._hatch, stream, work, items, chunksize=chunksize, ahead=may_be_ahead)
 
-    def _ahead(self) -> int:
-        ahead = 4 * self.num_workers
-        limit = self._options.max_pending
+    def _usual_ahead(self) -> int:
+        engine, limit = self._engine, self._options.max_pending
+        ahead = self.num_workers * feeding.ahead(None if engine is None else engine.usual_s)
         return ahead if limit is None else max(self.num_workers, min(ahead, limit))
 
     def _running_crew(self) -> Crew:

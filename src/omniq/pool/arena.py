@@ -19,7 +19,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from omniq.pool.wire import Where
 
@@ -58,23 +58,36 @@ def default_limit_bytes() -> int:
 _array_types: dict[int, type[ctypes.Array[ctypes.c_ubyte]]] = {}
 
 
-def export(memory: mmap.mmap, size: int, freed: Callable[[], object], start: int = 0) -> memoryview:
-    """A view of mapped memory. `freed` is called, in whatever thread, when the last view of it is gone."""
+def exporter_of(memory: mmap.mmap, size: int, start: int) -> ctypes.Array[ctypes.c_ubyte]:
+    """Every view keeps the object that exported it, and unlike an mmap this one can be watched."""
     array_type = _array_types.get(size)
     if array_type is None:
         array_type = _array_types[size] = ctypes.c_ubyte * size
-    # Every view keeps the object that exported it, and unlike an mmap this one can be watched.
-    exporter = array_type.from_buffer(memory, start)
+    return array_type.from_buffer(memory, start)
+
+
+def export(memory: mmap.mmap, size: int, freed: Callable[[], object], start: int = 0) -> memoryview:
+    """A view of mapped memory. `freed` is called, in whatever thread, when the last view of it is gone."""
+    exporter = exporter_of(memory, size, start)
     weakref.finalize(exporter, freed).atexit = False
     return memoryview(exporter).cast("B")
 
 
 def address_of(view: memoryview) -> int:
     """Where the bytes lie in this process, also those that may only be read."""
+    if not view.readonly and len(view):
+        return ctypes.addressof(ctypes.c_char.from_buffer(view))
     import numpy as np
 
     found: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
     return found
+
+
+class Watch(weakref.ref[Any]):
+    """Notices that the last view of a slot is gone."""
+
+    __slots__ = ("slot",)
+    slot: Slot
 
 
 class Slot:
@@ -101,7 +114,9 @@ class Slot:
 
     def export(self) -> memoryview:
         """The slot's bytes; the slot is free again when the last view of them is gone."""
-        return export(self.map, self.size, self.free, self._start)
+        exporter = exporter_of(self.map, self.size, self._start)
+        self._arena.watch(exporter, self)
+        return memoryview(exporter).cast("B")
 
     def free(self) -> None:
         self._arena.take_back(self)
@@ -124,7 +139,8 @@ class Arena:
         self._made = 0
         self._free: dict[int, list[Slot]] = {}
         # A view can go at any moment, also in the middle of `take`: it only leaves a note.
-        self._coming_back: deque[Slot] = deque()
+        self._coming_back: deque[Slot | Watch] = deque()
+        self._watches: dict[int, Watch] = {}
 
     def fileno(self) -> int:
         return self._fd
@@ -133,7 +149,11 @@ class Arena:
         """Views that are still held stay valid. What nobody looks at is unmapped now."""
         self._close_file()
         self._fd = -1
-        for slot in (*self._coming_back, *(slot for slots in self._free.values() for slot in slots)):
+        self._watches.clear()
+        for slot in (
+            *map(slot_of, self._coming_back),
+            *(slot for slots in self._free.values() for slot in slots),
+        ):
             slot.memory.release()
             with suppress(BufferError):  # one mapping may be that of many slots
                 slot.map.close()
@@ -143,7 +163,7 @@ class Arena:
     def take(self, nbytes: int, *, beyond_limit: bool = False) -> Slot | None:
         """A slot for `nbytes` with a new generation, or None when the arena is full."""
         while self._coming_back:
-            idle = self._coming_back.popleft()
+            idle = self._next_back()
             self._free.setdefault(idle.size, []).append(idle)
         size = slot_size(nbytes)
         free = self._free.get(size)
@@ -155,6 +175,21 @@ class Arena:
     def take_back(self, slot: Slot) -> None:
         if self._fd >= 0:  # else nobody will need it, and it must not keep its memory
             self._coming_back.append(slot)
+
+    def watch(self, exporter: ctypes.Array[ctypes.c_ubyte], slot: Slot) -> None:
+        """Take the slot back when `exporter` is gone."""
+        if self._fd < 0:
+            return
+        # Python ignores what is raised in such a callback, so a Ctrl-C that met one of ours in Python was
+        # lost. A function in C leaves no place where a signal could be handled.
+        watch = Watch(exporter, self._coming_back.append)
+        watch.slot = slot
+        self._watches[id(watch)] = watch
+
+    def _next_back(self) -> Slot:
+        back = self._coming_back.popleft()
+        self._watches.pop(id(back), None)
+        return slot_of(back)
 
     def _new(self, size: int, beyond_limit: bool) -> Slot | None:
         if self._fd < 0:
@@ -193,7 +228,11 @@ class Arena:
     def free_bytes(self) -> int:
         """What is reserved and lies idle."""
         idle = sum(slot.size for slots in self._free.values() for slot in slots)
-        return idle + sum(slot.size for slot in tuple(self._coming_back))
+        return idle + sum(slot.size for slot in map(slot_of, tuple(self._coming_back)))
+
+
+def slot_of(back: Slot | Watch) -> Slot:
+    return back.slot if isinstance(back, Watch) else back
 
 
 def _nameless_file() -> int:

@@ -21,7 +21,7 @@ from omniq.pool import copies, wire
 from omniq.pool.arena import SMALLEST_SLOT, Attached, address_of
 from omniq.pool.wire import Bytes, Frame, Inbox, Parcel, Pieces, Place, Where
 
-MAX_SPARE_GRANTS: Final = 4
+MAX_SPARE_GRANTS: Final = 16
 INTERRUPT_SIGNAL: Final = signal.SIGUSR1
 
 
@@ -188,11 +188,12 @@ class Line:
             return None
 
     def _best(self, nbytes: int) -> Where | None:
-        fitting = [where for where in self._grants if where.size >= nbytes]
-        if not fitting:
-            return None
-        best = min(fitting, key=lambda where: where.size)
-        self._grants.remove(best)
+        best: Where | None = None
+        for where in self._grants:
+            if where.size >= nbytes and (best is None or where.size < best.size):
+                best = where
+        if best is not None:
+            self._grants.remove(best)
         return best
 
     def _look_for_grants(self) -> None:

@@ -18,9 +18,23 @@ class Outbox:
         self._loop = loop
         self._waiting: deque[memoryview] = deque()
         self._is_closed = False
+        self._held: Pieces | None = None
+
+    def hold(self) -> None:
+        """Keep what is written from now on, until `let_go`: then it goes out with one call of the system."""
+        if self._held is None:
+            self._held = []
+
+    def let_go(self) -> None:
+        held, self._held = self._held, None
+        if held:
+            self.write(held)
 
     def write(self, pieces: Pieces) -> None:
         if self._is_closed or not pieces:
+            return
+        if self._held is not None:
+            self._held += pieces
             return
         if self._waiting:
             self._keep(pieces)

@@ -25,7 +25,7 @@ from omniq.pool import calls, packed, wire
 from omniq.pool.arena import Arena, Slot
 from omniq.pool.calls import EncodedCall, Interrupted, Message, Outcome, Outcomes, Raised
 from omniq.pool.control import ControlPage
-from omniq.pool.lines import INTERRUPT_SIGNAL
+from omniq.pool.lines import INTERRUPT_SIGNAL, MAX_SPARE_GRANTS
 from omniq.pool.outbox import Outbox
 from omniq.pool.wire import Frame, Inbox, Pieces, Place, ProtocolError, Where
 
@@ -283,12 +283,15 @@ class Child:
             self._on_eof()
 
     def _take_frames(self) -> None:
+        self._outbox.hold()  # answers to several frames go out together
         try:
             while not self._ended and (frame := self._inbox.next()) is not None:
                 self._take(frame)
         except Exception as exc:  # nonsense can fail in every way that reading can
             self._is_broken = True
             self._break(f"sent what makes no sense: {exc}")
+        finally:
+            self._outbox.let_go()
 
     def _take(self, frame: Frame) -> None:
         kind = frame.kind
@@ -418,10 +421,14 @@ class Child:
     def _top_up(self) -> Pieces:
         """See that it holds a slot of the usual size for each result that is to come."""
         size = self._result_size.bytes
-        if not size or sum(held >= size for held in self._grants.values()) >= len(self._open):
+        if not size:
             return []
-        slot = self._arena.take(size)
-        return [] if slot is None else [self._grant(slot, 0)]
+        missing = min(len(self._open), MAX_SPARE_GRANTS) - sum(held >= size for held in self._grants.values())
+        grants: Pieces = []
+        while missing > 0 and (slot := self._arena.take(size)) is not None:
+            grants.append(self._grant(slot, 0))
+            missing -= 1
+        return grants
 
     def _grant(self, slot: Slot | None, flags: int) -> bytes:
         where: Where = wire.NOWHERE

@@ -313,6 +313,15 @@ class WorkerPool:
         )
 
     @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def min_workers(self) -> int:
+        """How many processes there are at least."""
+        return self._autoscaler.limits.min_workers
+
+    @property
     def max_workers(self) -> int:
         """How many processes there may be at once."""
         return self._autoscaler.limits.max_workers

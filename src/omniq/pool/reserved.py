@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from omniq.errors import StartFailed
-from omniq.pool.arena import Arena, Slot, mapped, slot_size
+from omniq.pool.arena import Arena, Slot, mapped, slot_of, slot_size
 
 PAGE: Final = 4096
 CGROUP: Final = "/sys/fs/cgroup/memory"
@@ -124,7 +124,7 @@ class ReservedArena(Arena):
 
     def _take_in(self) -> None:
         while self._coming_back:
-            idle = self._coming_back.popleft()
+            idle = self._next_back()
             if idle.offset >= self.whole_bytes:
                 self._outside.append(idle)
             else:
@@ -164,9 +164,10 @@ class ReservedArena(Arena):
         """What workers have been lent, results lie in, or views of results look at. For any thread."""
         while True:
             try:
-                back = sum(slot.size for slot in tuple(self._coming_back) if slot.offset < self.whole_bytes)
+                slots = [slot_of(back) for back in tuple(self._coming_back)]
             except RuntimeError:  # one more came back meanwhile
                 continue
+            back = sum(slot.size for slot in slots if slot.offset < self.whole_bytes)
             return max(0, self._lent_bytes - back)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -45,19 +46,17 @@ async def wait_for_event(clock: Clock, event: asyncio.Event, timeout_s: float) -
     """Wait until `event` is set, at most `timeout_s`; says whether it is."""
     if event.is_set() or timeout_s <= 0:
         return event.is_set()
-    loop = asyncio.get_running_loop()
-    rung: asyncio.Future[None] = loop.create_future()
-
-    def ring() -> None:
-        if not rung.done():
-            rung.set_result(None)
-
-    bell = clock.call_later(timeout_s, ring)
-    waiter = loop.create_task(event.wait())
-    try:
-        await asyncio.wait((waiter, rung), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        bell.cancel()
-        rung.cancel()
-        waiter.cancel()
+    with contextlib.suppress(TimeoutError):
+        # Its own clock is the loop's; it is ours that says when, and then it is over at once.
+        async with asyncio.timeout(None) as limit:
+            bell = clock.call_later(timeout_s, lambda: _end_now(limit))
+            try:
+                await event.wait()
+            finally:
+                bell.cancel()
     return event.is_set()
+
+
+def _end_now(limit: asyncio.Timeout) -> None:
+    with contextlib.suppress(RuntimeError):  # a bell that another thread rang may come after the end
+        limit.reschedule(0.0)

@@ -60,7 +60,7 @@ class Coroutines:
             if flight.ended:  # interrupted before its first step
                 continue
             flight.body = runner
-            body, context = run_coroutine(flight, self._encode), copy_context()
+            body, context = run_coroutine(flight, self._encode), flight.variables or copy_context()
             try:
                 waits_for = context.run(body.send, None)
             except StopIteration:

@@ -35,6 +35,7 @@ from omniq.hooks import Hook, around, value_of
 from omniq.logic.lifecycle import settle
 from omniq.logic.retry import RetryPolicy, RetryRules, unserved_delay_s
 from omniq.registry import Function, Resolver, Runnable, Unresolvable, runnable_of, with_context
+from omniq.reports import PoolInfo
 from omniq.running import Begin, Context
 from omniq.serializer import Serializer
 from omniq.storage.base import Claimed, Transaction
@@ -59,9 +60,20 @@ if TYPE_CHECKING:
     from omniq.metrics import Meter
     from omniq.pool import WorkerPool as ProcessPool
     from omniq.processes import Processes
+    from omniq.tracing import Tracing
 
 # Every slot held by a thread that outlived its timeout, for this long: the pool is stuck.
 STUCK_AFTER_S: Final = 5.0
+
+
+# Lines that nobody reads still have to be made: two for each task, a twentieth of what it costs. Loguru knows
+# the lowest level that anybody reads, but has no public name for it; a loguru without it gets all lines.
+_LOGURU: Final = getattr(logger, "_core", None)
+_INFO: Final = logger.level("INFO").no
+
+
+def _info_is_read() -> bool:
+    return getattr(_LOGURU, "min_level", _INFO) <= _INFO
 
 
 class Crew:
@@ -84,6 +96,7 @@ class Crew:
         needs_process: Callable[[str], None],
         begin: Begin | None = None,
         meter: Meter | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._slots = slots
         self._resolver = resolver
@@ -101,6 +114,7 @@ class Crew:
         self._needs_process = needs_process  # told of every queue that a task for a process came from
         self._begin = None if begin is None else self._only_here(begin)
         self._meter = meter
+        self._tracing = tracing
         self._concluding: set[asyncio.Task[None]] = set()
         self._random = random.random
         self._loop = asyncio.get_running_loop()
@@ -167,12 +181,14 @@ class Crew:
         runnable = self._prepare(flight)
         if runnable is None:
             return
-        logger.info(
-            "started {task} {func} attempt {attempt}",
-            task=one_line(task.id),
-            func=task.func_path,
-            attempt=task.attempts + 1,
-        )
+        self._note_start(flight)
+        if _info_is_read():
+            logger.info(
+                "started {task} {func} attempt {attempt}",
+                task=one_line(task.id),
+                func=task.func_path,
+                attempt=task.attempts + 1,
+            )
         # In a process the time counts from when it begins there, so the pool watches it.
         if self._isolates and task.suspicions and self._in_processes().can_take(runnable):
             self._fly_around(flight, partial(self._alone, flight))
@@ -276,17 +292,37 @@ class Crew:
             logger.warning(
                 "lost {task} epoch {epoch}: its lease is over", task=one_line(task.id), epoch=task.epoch
             )
-            if self._meter is not None:
-                self._meter.ended(flight, None)
+            self._note_end(flight, None)
             self._slot_freed()
             return
         if isinstance(outcome, Failed) and flight.runnable is not None:
             outcome = _judged(task, outcome, flight.runnable.rules)
         settlement = settle(task, outcome, self._policy, self._random())
+        self._settled(settlement)
+        self._note_end(flight, settlement, outcome)
+        self._log(settlement)
+
+    def _note_start(self, flight: Flight) -> None:
+        if self._tracing is not None:
+            try:
+                self._tracing.began(flight)
+            except Exception as exc:  # of somebody's sampler or span processor: no reason not to run
+                logger.error("a run is not traced: {trace}", trace=trace_of(exc))
+
+    def _note_end(
+        self, flight: Flight, settlement: Settlement | None, outcome: Outcome | None = None
+    ) -> None:
+        """For those who watch. No settlement: nobody asks us any more what becomes of the task."""
+        try:
+            self._tell_watchers(flight, settlement, outcome)
+        except Exception as exc:  # what they do with it is no reason to lose what was done
+            logger.error("the end of a run is not told: {trace}", trace=trace_of(exc))
+
+    def _tell_watchers(self, flight: Flight, settlement: Settlement | None, outcome: Outcome | None) -> None:
         if self._meter is not None:
             self._meter.ended(flight, settlement)
-        self._log(settlement)
-        self._settled(settlement)
+        if self._tracing is not None and flight.span is not None:
+            self._tracing.ended(flight, settlement, outcome)
 
     def _leave(self, flight: Flight) -> None:
         task = flight.claim
@@ -340,8 +376,7 @@ class Crew:
                 self._landed(flight, outcome)  # whose answer counts and logs it
                 return
             self._leave(flight)
-            if self._meter is not None:
-                self._meter.ended(flight, settlement)
+            self._note_end(flight, settlement)
             self._log(settlement)
             self._slot_freed()
 
@@ -355,7 +390,8 @@ class Crew:
         task, error = settlement.task, settlement.error
         match settlement.action:
             case Action.SUCCEED | Action.REPEAT:
-                logger.info("succeeded {task}", task=one_line(task.id))
+                if _info_is_read():
+                    logger.info("succeeded {task}", task=one_line(task.id))
             case Action.RETRY:
                 assert isinstance(task, StoredTask | Task)
                 logger.debug(
@@ -415,6 +451,11 @@ class Crew:
         return self._loop.is_closed()
 
     # --- from any thread -------------------------------------------------------------------------
+
+    def pools(self, scarce: Iterable[str] = ()) -> tuple[PoolInfo, ...]:
+        """The processes for bodies, as they are now; `scarce` queues are those whose tasks need them."""
+        processes = self._processes
+        return () if processes is None else processes.seen(len(self._in_process), scarce)
 
     def holding(self) -> list[Held]:
         return [flight.held for flight in list(self._flights.values())]

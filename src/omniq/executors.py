@@ -15,6 +15,7 @@ import traceback
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from queue import SimpleQueue
+from time import perf_counter
 from typing import Any, Final, Literal, TypeVar, cast
 
 from msgspec import Struct
@@ -44,55 +45,36 @@ Reason = Literal["timeout", "cancel", "stop", "lost"]
 MAX_MESSAGE_CHARS: Final = 4096
 MAX_TRACEBACK_CHARS: Final = 16384
 DEADLINE_GRAIN_S: Final = 0.05
+# Sync bodies that take no longer may be run one behind the other in one thread. Then the loop looks this
+# often whether they still do: what is behind one that blocks has waited for two looks at most.
+QUICK_S: Final = 0.0002
+LOOK_EVERY_S: Final = 0.001
 # After a body was cancelled: how long it may take to notice before its task goes on without it.
 CANCEL_GRACE_S: Final = 2.0
+# What nobody can await: asking `inspect` costs as much as many a body.
+PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes, dict, list, tuple})
 
 
-class Flight:
+class Flight(Struct, eq=False):
     """One run on its way: what was claimed, where it runs, and why it should end early."""
 
-    __slots__ = (
-        "answer",
-        "args",
-        "began",
-        "body",
-        "claim",
-        "context",
-        "deadline",
-        "ended",
-        "in_thread",
-        "kwargs",
-        "occupied",
-        "on_end",
-        "on_free",
-        "reason",
-        "runnable",
-        "variables",
-    )
-
-    def __init__(
-        self,
-        claim: Claimed,
-        context: Context,
-        on_end: Callable[[Flight, Outcome], None],
-        on_free: Callable[[Flight], None],
-    ) -> None:
-        self.claim = claim
-        self.began = 0.0  # only where it is measured
-        self.context = context
-        self.on_end = on_end
-        self.on_free = on_free  # a body that went on after its end has left its slot
-        self.runnable: Runnable | None = None
-        self.args: Sequence[Any] = ()
-        self.kwargs: dict[str, Any] = {}
-        self.body: asyncio.Task[None] | None = None
-        self.reason: Reason | None = None
-        self.ended = False
-        self.deadline = 0  # its bucket among the deadlines
-        self.occupied = False  # a thread, or a coroutine that cannot be cancelled, is still in it
-        self.in_thread = False
-        self.answer: asyncio.Future[Returned | Raised] | None = None  # for a hook that awaits the thread
-        self.variables: contextvars.Context | None = None  # what the hook has set, for the thread
+    claim: Claimed
+    context: Context
+    on_end: Callable[[Flight, Outcome], None]
+    on_free: Callable[[Flight], None]  # a body that went on after its end has left its slot
+    began: float = 0.0  # only where it is measured
+    runnable: Runnable | None = None
+    args: Sequence[Any] = ()
+    kwargs: dict[str, Any] = {}
+    body: asyncio.Task[None] | None = None
+    reason: Reason | None = None
+    ended: bool = False
+    deadline: int = 0  # its bucket among the deadlines
+    occupied: bool = False  # a thread, or a coroutine that cannot be cancelled, is still in it
+    in_thread: bool = False
+    answer: asyncio.Future[Returned | Raised] | None = None  # for a hook that awaits the thread
+    variables: contextvars.Context | None = None  # what a hook or a trace has set for the body
+    span: Any = None  # only where it is traced
 
     @property
     def held(self) -> Held:
@@ -105,7 +87,7 @@ class Flight:
 
     def fly(self, loop: asyncio.AbstractEventLoop, body: Coroutine[Any, Any, None]) -> None:
         """Run `body` as a task of its own, which ends this flight."""
-        self.body = loop.create_task(body)
+        self.body = loop.create_task(body, context=self.variables)
         self.body.add_done_callback(self.body_gone)
 
     def body_gone(self, body: asyncio.Task[None]) -> None:
@@ -125,10 +107,12 @@ class Flight:
 
     def left_thread(self) -> None:
         self.in_thread = False
-        if self.ended and self.body is not None and not self.body.done():
-            return  # the hook around it goes on although it was cancelled
-        self.occupied = False
-        self.on_free(self)
+        if not self.ended:  # the slot is free when the store knows of its end
+            self.occupied = False
+        elif self.body is None or self.body.done():
+            self.occupied = False
+            self.on_free(self)
+        # Otherwise the hook around it goes on although it was cancelled.
 
     def end(self, outcome: Outcome) -> None:
         if not self.ended:
@@ -245,27 +229,26 @@ def encoded(value: Any, serializer: Serializer, max_bytes: int | None) -> Outcom
 # --- coroutines ----------------------------------------------------------------------------------
 
 
-async def run_coroutine(flight: Flight, encode: Callable[[Any], Outcome]) -> None:
+def run_coroutine(flight: Flight, encode: Callable[[Any], Outcome]) -> Coroutine[Any, Any, None]:
     """The body of a flight on the loop."""
     assert flight.runnable is not None
-    current.set(flight.context)
-    await _conclude(flight, flight.runnable.func, encode)
+    return _conclude(flight, flight.runnable.func, encode)
 
 
-async def run_around(
+def run_around(
     flight: Flight,
     around: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
     body: Callable[[], Awaitable[Any]],
     encode: Callable[[Any], Outcome],
-) -> None:
+) -> Coroutine[Any, Any, None]:
     """The body of a flight, wherever it runs, with hooks around it on the loop."""
-    current.set(flight.context)
-    await _conclude(flight, lambda *_, **__: around(body), encode)
+    return _conclude(flight, lambda *_, **__: around(body), encode)
 
 
 async def _conclude(
     flight: Flight, call: Callable[..., Awaitable[Any]], encode: Callable[[Any], Outcome]
 ) -> None:
+    current.set(flight.context)
     try:
         outcome = encode(await call(*flight.args, **flight.kwargs))
     except asyncio.CancelledError as exc:
@@ -293,9 +276,14 @@ class Threads:
     """Daemon threads for sync bodies, one per busy slot, made when needed.
 
     Threads wake each other: one call wakes the first, and whoever takes a flight and leaves others behind
-    wakes the next before it begins. So nothing waits for a body that goes on, and a hundred short ones wake
-    two threads, not a hundred. What ends is brought to the loop in one hop for all that ended meanwhile; a
-    hop per task would cost more than most tasks.
+    wakes the next before it begins. So nothing waits for a body that goes on.
+
+    A function that was quick the last time is trusted to be quick again: nobody is woken beside it, because
+    two threads that let go of the interpreter's lock for a moment each, and want it back, cost more than
+    such bodies do. The loop looks whether they move on; if not, nobody is trusted any more.
+
+    What ends is brought to the loop in one hop for all that ended meanwhile; a hop per task would cost more
+    than most tasks.
     """
 
     def __init__(self, limit: int, encode: Callable[[Any], Outcome]) -> None:
@@ -309,6 +297,10 @@ class Threads:
         self._armed = False
         self._busy = 0
         self._threads: list[threading.Thread] = []
+        self._quick: set[str] = set()  # paths of functions whose latest run was quick
+        self._begun = 0  # bodies so far, about: two threads may count one; and as of the loop's latest look
+        self._begun_before = 0
+        self._looks = False
 
     async def call(self, flight: Flight) -> Any:
         """Run the body for a hook that waits for it, with what the hook has set in context variables."""
@@ -330,6 +322,8 @@ class Threads:
             thread.start()
         self._work.append(flight)
         self._call_next()
+        if not self._looks:
+            self._look_soon()
 
     def stop(self) -> None:
         for _ in self._threads:
@@ -340,10 +334,26 @@ class Threads:
             self._called = True
             self._calls.put(True)
 
+    def _look_soon(self) -> None:
+        self._looks, self._begun_before = True, self._begun
+        self._loop.call_later(LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        """See whether what waits behind quick bodies moves on; bring home what they leave untold."""
+        self._looks = False
+        moved_on = self._begun != self._begun_before
+        if self._work and not moved_on:
+            self._quick.clear()
+            self._called = False  # whoever was called may be the one who is held up
+            self._call_next()
+        if self._ended:
+            self._drain()
+        if self._work or moved_on:
+            self._look_soon()
+
     def _serve(self) -> None:
         while self._calls.get():
             self._called = False  # before the first look, or what was added meanwhile could be left lying
-            self._tell_loop()
             while self._work:
                 self._serve_next()
             self._tell_loop()
@@ -353,10 +363,15 @@ class Threads:
             flight = self._work.popleft()
         except IndexError:  # another thread was faster
             return
-        # A body may take its time: before it begins, somebody must be on the way for the next one. Who comes
-        # and finds nothing left to run has time to tell the loop what has ended.
-        if self._work:
-            self._call_next()
+        # A body may take its time: before it begins, somebody must be on the way for the next one, and the
+        # loop must know what has ended.
+        path = flight.claim.func_path
+        if path not in self._quick:
+            if self._work:
+                self._call_next()
+            self._tell_loop()
+        self._begun += 1
+        began = perf_counter()
         result: Outcome | Awaitable[Any] | Returned | Raised
         if not flight.is_over:  # what was stopped before its first step must not run beside its next run
             result = (flight.variables or contextvars.copy_context()).run(self._call, flight)
@@ -365,6 +380,10 @@ class Threads:
         else:  # a hook that goes on although it was cancelled may still wait for it
             result = Raised(asyncio.CancelledError())
         self._ended.append((flight, result))
+        if perf_counter() - began <= QUICK_S:
+            self._quick.add(path)
+        else:
+            self._quick.discard(path)
 
     def _tell_loop(self) -> None:
         if self._ended and not self._armed:
@@ -387,7 +406,7 @@ class Threads:
             if flight.answer is not None:
                 return Returned(value)
             # A sync function may return something to await; that belongs on the loop.
-            return value if inspect.isawaitable(value) else self._encode(value)
+            return value if type(value) not in PLAIN and inspect.isawaitable(value) else self._encode(value)
         except BaseException as exc:
             return outcome_of(exc) if flight.answer is None else Raised(exc)
 
@@ -397,9 +416,11 @@ class Threads:
             flight, result = self._ended.popleft()
             self._busy -= 1
             flight.left_thread()
-            if isinstance(result, Returned | Raised):
+            if type(result) is Succeeded:  # nearly always
+                flight.end(result)
+            elif isinstance(result, Returned | Raised):
                 _answer(flight, result)
-            elif isinstance(result, Succeeded) or not inspect.isawaitable(result):
+            elif not inspect.isawaitable(result):
                 flight.end(result)
             else:
                 self._await(flight, result)

@@ -12,18 +12,23 @@ import asyncio
 import contextlib
 import socket
 import threading
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from omniq.task import Action, Settlement
 
 if TYPE_CHECKING:
     from omniq.executors import Flight
+    from omniq.storage.base import Claimed
     from omniq.worker import AsyncWorkerPool
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -31,8 +36,10 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 ASK_WITHIN_S: Final = 2.0
 # Who connects and says nothing is let go.
 SPEAK_WITHIN_S: Final = 5.0
+ADDED_AT_ONCE: Final = 500
 POLL_S: Final = 0.1  # how soon an end is noticed
 BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
+BOUNDS: Final = (*(str(float(bound)) for bound in BUCKETS), "+Inf")
 STATUSES: Final = {
     Action.SUCCEED: "success",
     Action.REPEAT: "success",
@@ -45,54 +52,80 @@ STATUSES: Final = {
 LOST: Final = "lost"  # the lease was over before the run was
 
 
-class Meter:
+class Times:
+    """How long something took, by bucket: what `Histogram` keeps, without its locks; one loop adds to it."""
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.sum_s = 0.0
+
+    def add(self, took_s: float) -> None:
+        self.counts[bisect_left(BUCKETS, took_s)] += 1
+        self.sum_s += took_s
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """As Prometheus has them: each counts what the ones before it count."""
+        return list(zip(BOUNDS, accumulate(self.counts), strict=True))
+
+
+class Meter(Collector):
     """Counts what one worker does. `began` and `ended` are called on its loop, the rest by whoever asks."""
 
     def __init__(self, pool: AsyncWorkerPool) -> None:
         self._pool = pool
+        self._monotonic = pool.clock.monotonic
+        self._ended: deque[tuple[str, Action | None, float, timedelta | None]] = deque()  # not added up yet
+        self._adding = threading.Lock()
+        self._tasks: dict[tuple[str, str], int] = {}
+        self._runs: dict[str, Times] = {}
+        self._waits: dict[str, Times] = {}
         self.registry = CollectorRegistry()
-        self._tasks = Counter(
-            "omniq_worker_tasks",
-            "Runs that ended, by what became of the task.",
-            ["queue", "status"],
-            registry=self.registry,
-        )
-        self._run = Histogram(
-            "omniq_worker_run_seconds", "From a run's beginning to its end.", ["queue"],
-            buckets=BUCKETS, registry=self.registry,
-        )  # fmt: skip
-        self._wait = Histogram(
-            "omniq_worker_wait_seconds", "From a task's due time to the beginning of its run.", ["queue"],
-            buckets=BUCKETS, registry=self.registry,
-        )  # fmt: skip
-        self._counters: dict[tuple[str, str], Counter] = {}
-        self._timers: dict[str, tuple[Histogram, Histogram]] = {}
+        self.registry.register(self)
         self.registry.register(_Present(pool))
 
     def began(self, flight: Flight) -> None:
-        task, clock = flight.claim, self._pool.clock
-        flight.began = clock.monotonic()
-        due = [at for at in (task.enqueued_at, task.eta) if at is not None]
-        if due:
-            _, wait = self._timers_of(task.queue)
-            wait.observe(max(0.0, (clock.now() - max(due)).total_seconds()))
+        flight.began = self._monotonic()
 
     def ended(self, flight: Flight, settlement: Settlement | None) -> None:
         """`None`: nobody asks us any more what becomes of the task."""
-        queue = flight.claim.queue
-        status = LOST if settlement is None else STATUSES[settlement.action]
-        counter = self._counters.get((queue, status))
-        if counter is None:
-            counter = self._counters[queue, status] = self._tasks.labels(queue, status)
-        counter.inc()
-        self._timers_of(queue)[0].observe(max(0.0, self._pool.clock.monotonic() - flight.began))
+        task = flight.claim
+        action = None if settlement is None else settlement.action
+        self._ended.append((task.queue, action, self._monotonic() - flight.began, _wait_of(task)))
+        if len(self._ended) >= ADDED_AT_ONCE:
+            self._add_up()
 
-    def _timers_of(self, queue: str) -> tuple[Histogram, Histogram]:
-        """Found once per queue: `labels` takes longer than what is done with them."""
-        timers = self._timers.get(queue)
-        if timers is None:
-            timers = self._timers[queue] = (self._run.labels(queue), self._wait.labels(queue))
-        return timers
+    def _add_up(self) -> None:
+        """Many at once, in one go: a short loop is far quicker than the same steps in between other work."""
+        with self._adding:
+            for _ in range(len(self._ended)):
+                queue, action, run_s, wait = self._ended.popleft()
+                status = LOST if action is None else STATUSES[action]
+                self._tasks[queue, status] = self._tasks.get((queue, status), 0) + 1
+                _of(self._runs, queue).add(max(0.0, run_s))
+                if wait is not None:
+                    _of(self._waits, queue).add(max(0.0, wait.total_seconds()))
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        self._add_up()
+        tasks = CounterMetricFamily(
+            "omniq_worker_tasks", "Runs that ended, by what became of the task.", labels=["queue", "status"]
+        )
+        for (queue, status), many in list(self._tasks.items()):
+            tasks.add_metric([queue, status], many)
+        yield tasks
+        for name, text, times in (
+            ("run", "From a run's beginning to its end.", self._runs),
+            ("wait", "From a task's due time to the beginning of its run.", self._waits),
+        ):
+            seconds = HistogramMetricFamily(f"omniq_worker_{name}_seconds", text, labels=["queue"])
+            for queue, taken in list(times.items()):
+                seconds.add_metric([queue], taken.buckets(), taken.sum_s)
+            yield seconds
 
     @contextlib.contextmanager
     def served(self, listening: socket.socket) -> Generator[None]:
@@ -117,6 +150,21 @@ class Meter:
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+def _wait_of(task: Claimed) -> timedelta | None:
+    """From when it was due to when it was claimed, by the store's own clock."""
+    due, eta, started = task.enqueued_at, task.eta, task.started_at
+    if due is None or (eta is not None and eta > due):
+        due = eta
+    return None if due is None or started is None else started - due
+
+
+def _of(times: dict[str, Times], queue: str) -> Times:
+    found = times.get(queue)
+    if found is None:
+        found = times[queue] = Times()
+    return found
 
 
 class _Handler(BaseHTTPRequestHandler):

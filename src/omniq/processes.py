@@ -27,8 +27,11 @@ from omniq.inchild import Body, run
 from omniq.logic.retry import unserved_delay_s
 from omniq.names import name_in_module
 from omniq.pool import Message, WorkerPool
+from omniq.processview import seen
 from omniq.registry import Runnable
+from omniq.reports import PoolInfo
 from omniq.serializer import Serializer
+from omniq.storage.base import Claimed
 from omniq.task import Died, Interrupted, Outcome, Snoozed, StoredTask, one_line, shown
 
 # An interrupted body may clean up for this long; its worker expects it to be over soon after.
@@ -60,6 +63,7 @@ class Processes:
         self._own: WorkerPool | None = None
         self._alone: WorkerPool | None = None
         self._starting = asyncio.Lock()
+        self._tasks: dict[Message, Claimed] = {}  # which task each call is, for those who look
 
     @property
     def capacity(self) -> int:
@@ -76,6 +80,16 @@ class Processes:
         """How many more bodies could start now, if `running` have; a pool that is shared may be busy."""
         free = self.capacity - running
         return free if self._given is None else min(free, self._given.free_workers)
+
+    def seen(self, running: int, scarce: Iterable[str]) -> tuple[PoolInfo, ...]:
+        """What there is, for the worker's beats; from any thread. `scarce` queues need processes."""
+        pools = list[PoolInfo]()
+        if (pool := self._given or self._own) is not None:
+            pools.append(seen(pool, "tasks", self._tasks, free=self.free(running), queues=scarce))
+        if (alone := self._alone) is not None:
+            pools.append(seen(alone, "suspects", self._tasks, free=alone.free_workers))
+        # One that was only asked for its size has decided nothing yet.
+        return tuple(pool for pool in pools if pool.processes or pool.reason)
 
     def _pool(self) -> WorkerPool:
         if self._given is not None:
@@ -151,8 +165,12 @@ class Processes:
                 timeout=flight.claim.timeout, on_note=lambda note: flight.context.progress(*note)
             )
             message = options.message(run, self._body_of(flight, suspect=suspect))
-            await pool.dispatch_task(message)
-            outcome: Outcome | None = await self._end_of(message, pool)
+            self._tasks[message] = flight.claim
+            try:
+                await pool.dispatch_task(message)
+                outcome: Outcome | None = await self._end_of(message, pool)
+            finally:
+                del self._tasks[message]
         except asyncio.CancelledError:
             return flight.interrupted()
         except CallTimeout:

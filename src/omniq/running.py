@@ -25,7 +25,7 @@ Begin = Callable[[], Awaitable[Transaction]]
 class Context:
     """Given to a body that has a parameter annotated `Context`, and by `omniq.context()`."""
 
-    __slots__ = ("_begin", "_cancel", "_report", "_transaction", "attempt", "epoch", "task_id")
+    __slots__ = ("_begin", "_cancel", "_report", "_transaction", "attempt", "epoch", "sent_with", "task_id")
 
     def __init__(
         self, task_id: str, attempt: int, epoch: int, report: Report, begin: Begin | None = None
@@ -35,6 +35,7 @@ class Context:
         self.epoch = epoch
         self._report = report
         self._cancel: threading.Event | None = None
+        self.sent_with: dict[str, str] | None = None  # the task's headers, where a trace needs them
         self._begin = begin
         self._transaction: asyncio.Task[Transaction] | None = None
 

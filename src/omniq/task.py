@@ -2,22 +2,16 @@
 
 All of them are frozen and know nothing of clocks, stores or event loops. Those that can hold nothing that
 holds them (`gc=False`) are left out of the garbage collector's rounds, which cost a worker two microseconds
-a task.
+a task. Ids, checks and what is told of whole queues have files of their own, and are imported from here
+as well.
 
     Task ── encoded ──> StoredTask ── claimed ──> Outcome ── decided ──> Settlement ──> Answer
 """
 
 from __future__ import annotations
 
-import difflib
-import math
-import os
-import random
-import re
-import threading
-import time
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias
 
@@ -25,9 +19,34 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
+from omniq.checks import (
+    FUNC_PATH,
+    MAX_COUNT,
+    MAX_DURATION_S,
+    MAX_NAME_CHARS,
+    Duration,
+    check_progress,
+    check_text,
+    count,
+    func_path,
+    moment,
+    one_line,
+    positive_seconds,
+    queue_name,
+    refuse_unknown,
+    seconds,
+    shown,
+)
 from omniq.errors import InvalidOption
+from omniq.ids import new_id
+from omniq.reports import (
+    Head,
+    Rates,
+    Tally,
+    Timing,
+    WorkerInfo,
+)
 
-Duration: TypeAlias = float | int | timedelta
 ErrorKind: TypeAlias = Literal[
     "error",
     "timeout",
@@ -42,130 +61,8 @@ ErrorKind: TypeAlias = Literal[
 OnFailure: TypeAlias = Literal["stop", "continue"]
 OnConflict: TypeAlias = Literal["skip", "raise", "replace"]
 
-QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}")
-FUNC_PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*(\.[^\W\d]\w*)*)?")
-MAX_NAME_CHARS: Final = 512
 MAX_HEADER_BYTES: Final = 16 << 10
-MAX_COUNT: Final = 2**31 - 1
-MAX_DURATION_S: Final = 100 * 366 * 86400.0
 TOP_PRIORITY: Final = 9
-
-# --- ids ----------------------------------------------------------------------------------------
-
-# Its own source of chance: `random.seed(0)` in an application must not make two processes agree on ids.
-_chance = random.Random()
-_id_lock = threading.RLock()  # a signal handler may want an id while its own thread makes one
-_last_id_time = 0
-
-
-def _begin_anew_in_child() -> None:
-    global _id_lock  # noqa: PLW0603 - another thread of the parent may have held it
-    _id_lock = threading.RLock()
-    _chance.seed()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew_in_child)
-
-
-def new_id() -> str:
-    """A UUID version 7 as text: time-ordered over this process, random enough over all of them."""
-    global _last_id_time  # noqa: PLW0603 - the point is one order for the whole process
-    with _id_lock:
-        # 48 bits of milliseconds and 12 bits of their fraction; two ids never share that time.
-        millis, nanos = divmod(time.time_ns(), 1_000_000)
-        _last_id_time = now = max(millis << 12 | nanos * 4096 // 1_000_000, _last_id_time + 1)
-        tail = _chance.getrandbits(62)
-    digits = f"{now >> 12:012x}7{now & 0xFFF:03x}{tail | 0x8000_0000_0000_0000:016x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-
-
-# --- checks that every face shares ---------------------------------------------------------------
-
-
-def seconds(value: Duration, name: str) -> float:
-    """A duration as seconds; `name` is what the caller called it."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    elif isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidOption(f"{name} must be seconds (int or float) or a timedelta, not {value!r}")
-    if not -MAX_DURATION_S <= value <= MAX_DURATION_S:
-        raise InvalidOption(
-            f"{name} must be a finite number of seconds within a hundred years, not {value!r}"
-        )
-    return float(value)
-
-
-def positive_seconds(value: Duration, name: str) -> float:
-    duration_s = seconds(value, name)
-    if duration_s <= 0:
-        raise InvalidOption(f"{name} must be more than 0 seconds, not {value!r}")
-    return duration_s
-
-
-def moment(value: datetime, name: str) -> datetime:
-    """An aware moment in UTC; a naive one is refused, because nobody can know what it means."""
-    if not isinstance(value, datetime):
-        raise InvalidOption(f"{name} must be a datetime with a time zone, not {value!r}")
-    if value.utcoffset() is None:
-        raise InvalidOption(
-            f"{name} {value!r} has no time zone; write datetime.now(UTC) + timedelta(...), "
-            "or add tzinfo=ZoneInfo('Europe/Berlin')"
-        )
-    try:
-        return value if value.tzinfo is UTC else value.astimezone(UTC)
-    except OverflowError:
-        raise InvalidOption(f"{name} {value!r} is beyond the last moment that UTC can name") from None
-
-
-def count(value: int, name: str, *, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_COUNT:
-        raise InvalidOption(f"{name} must be a whole number from {least}, not {value!r}")
-    return value
-
-
-def check_progress(done: float, total: float | None) -> None:
-    for value in (done,) if total is None else (done, total):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise InvalidOption(f"progress takes finite numbers, such as progress(3, 10), not {shown(value)}")
-
-
-def refuse_unknown(given: Iterable[str], known: Iterable[str], whose: str) -> None:
-    """An option that does not exist, with the one that was probably meant."""
-    names = tuple(known)
-    for name in given:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
-            raise InvalidOption(f"{whose} has no option {shown(name)}; {hint}")
-
-
-def queue_name(value: str) -> str:
-    if not isinstance(value, str) or not QUEUE_NAME.fullmatch(value):
-        raise InvalidOption(
-            f"queue name {shown(value)} must be 1 to 128 characters of A-Z a-z 0-9 _ . : - "
-            "and begin with a letter, digit or underscore"
-        )
-    return value
-
-
-def func_path(value: str) -> str:
-    """Check a path such as `myapp.jobs.resize`; whether it exists is for the worker to find out."""
-    if not isinstance(value, str) or len(value) > MAX_NAME_CHARS or not FUNC_PATH.fullmatch(value):
-        raise InvalidOption(f"func_path {shown(value)} must look like 'package.module.function'")
-    return value
-
-
-def shown(value: object, limit: int = 80) -> str:
-    """A value in a message or log line: one line, no control characters, never long."""
-    text = ascii(value) if not isinstance(value, str) else ascii(value[: limit * 2])
-    return text if len(text) <= limit else text[: limit - 3] + "..."
-
-
-def one_line(name: str) -> str:
-    """A name in a log line. Ours are printable; somebody else's backend may have others."""
-    return name if name.isprintable() else shown(name)
-
 
 # --- a task --------------------------------------------------------------------------------------
 
@@ -262,9 +159,10 @@ def check_fields(task: TaskFields) -> None:
         raise InvalidOption(f"priority must be 0 (last) to 9 (first), not {task.priority!r}")
     count(task.max_retries, "max_retries", least=0)
     count(task.max_losses, "max_losses", least=1)
-    for name in ("eta", "expires_at"):
-        if (value := getattr(task, name)) is not None:
-            force_setattr(task, name, moment(value, name))
+    if task.eta is not None:
+        force_setattr(task, "eta", moment(task.eta, "eta"))
+    if task.expires_at is not None:
+        force_setattr(task, "expires_at", moment(task.expires_at, "expires_at"))
     if task.interval is not None:
         force_setattr(task, "interval", seconds(task.interval, "interval"))
     if task.timeout is not None:
@@ -288,12 +186,6 @@ def check_headers(headers: dict[str, str]) -> None:
         raise InvalidOption(
             f"headers take {size:,} bytes, more than {MAX_HEADER_BYTES:,}; pass data as arguments"
         )
-
-
-def check_text(value: str, name: str, most: int) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= most or not value.isprintable():
-        raise InvalidOption(f"{name} must be 1 to {most} printable characters, not {shown(value)}")
-    return value
 
 
 class StoredTask(TaskFields, frozen=True, gc=False):
@@ -496,22 +388,6 @@ class Enqueued(str):
         return self
 
 
-class WorkerInfo(Struct, frozen=True):
-    """What a worker says of itself when it beats."""
-
-    id: str
-    name: str
-    host: str
-    pid: int
-    queues: tuple[str, ...] | None = None
-    concurrency: int = 1
-    in_flight: int = 0
-    functions: tuple[str, ...] | None = None  # None: whatever can be imported
-    started_at: datetime | None = None
-    seen_at: datetime | None = None
-    loop_stalls: int = 0  # how often its event loop was found blocked
-
-
 class TaskFilter(Struct, frozen=True, kw_only=True):
     """Which tasks to list. Everything that is set must match."""
 
@@ -553,56 +429,14 @@ class Page(Struct, frozen=True):
     after: str | None = None
 
 
-class Head(Struct, frozen=True):
-    """The due task that comes first in one queue and priority."""
-
-    queue: str
-    priority: int
-    task_id: str
-    func_path: str
-    due_at: datetime
-
-
-class Timing(Struct, frozen=True):
-    """How long one task that succeeded had waited since it was due, and then ran."""
-
-    queue: str
-    wait_s: float
-    run_s: float
-
-
-class Tally(Struct, frozen=True):
-    """One queue in one minute: by how much each status grew, and how often each thing happened."""
-
-    queue: str
-    minute: datetime
-    pending: int = 0
-    running: int = 0
-    success: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    enqueued: int = 0
-    succeeded: int = 0  # runs, those of interval tasks too
-    given_up: int = 0  # FAILED, or a failed run of an interval task that goes on
-    stopped: int = 0  # CANCELLED
-    retried: int = 0
-    lost: int = 0  # runs that ended with their worker or process
-
-
-class Rates(Struct, frozen=True):
-    """What happened since the beginning of a minute."""
-
-    enqueued: int
-    succeeded: int
-    failed: int
-    cancelled: int
-    over_s: float
-    retried: int = 0
-    lost: int = 0
-
-    @property
-    def finished_per_s(self) -> float:
-        return (self.succeeded + self.failed + self.cancelled) / self.over_s if self.over_s > 0 else 0.0
-
-
 replace = msgspec.structs.replace
+
+__all__ = [
+    "FUNC_PATH", "MAX_COUNT", "MAX_DURATION_S", "MAX_HEADER_BYTES", "MAX_NAME_CHARS", "TOP_PRIORITY",
+    "Action", "Answer", "Claim", "Died", "Duration", "Enqueued", "ErrorKind", "Failed", "Head", "Held",
+    "Interrupted", "OnConflict", "OnFailure", "Outcome", "Page", "Rates", "Renewal", "Run", "RunOutcome",
+    "Settlement", "Snoozed", "StoredTask", "Succeeded", "Tally", "Task", "TaskError", "TaskFields",
+    "TaskFilter", "TaskResult", "TaskStatus", "Timing", "WorkerInfo", "check_fields", "check_headers",
+    "check_progress", "check_text", "count", "func_path", "moment", "new_id", "one_line",
+    "positive_seconds", "queue_name", "refuse_unknown", "replace", "seconds", "shown",
+]  # fmt: skip

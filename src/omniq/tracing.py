@@ -3,35 +3,50 @@
 Imported only by `q.trace()`: an application without traces needs no OpenTelemetry, and pays for one look
 at an attribute. Names and attributes follow the conventions for messaging.
 
-    enqueue: span "send QUEUE" ── traceparent in the headers ──> worker: span "process QUEUE" around the run
+    enqueue: span "send QUEUE" ── traceparent in the headers ──> worker: span "process QUEUE", begun and ended
+                                                                 by the crew, current while the body runs
+
+Whoever enqueues decides whether a trace is recorded. What that left out is left out here at once,
+without asking the sampler again: at thousands of tasks a second nearly all of them are left out.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, Final
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from opentelemetry import trace
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry import context, trace
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TracerProvider,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from omniq.errors import Retry, Snooze, TaskFailed
-from omniq.hooks import Call
-from omniq.running import Context
-from omniq.task import StoredTask
+from omniq.running import current
+from omniq.task import Action, Failed, Outcome, Settlement, StoredTask
+
+if TYPE_CHECKING:
+    from omniq.executors import Flight
 
 SYSTEM: Final = "omniq"
-# No failures: the task goes on later, or whoever stopped it knows.
-NO_ERRORS: Final = (Retry, Snooze, asyncio.CancelledError)
 _HEADERS: Final = TraceContextTextMapPropagator()
+_PARENT: Final = "traceparent"
+# A header is as long as this, and the lowest bit of its last digit says whether the trace is recorded.
+_LENGTH: Final = 55
+_NOT_RECORDED: Final = frozenset("02468ace")
 
 
 class Tracing:
-    """What `q.trace()` sets up: `sending` around every enqueue, `around` around every run."""
+    """What `q.trace()` sets up: `sending` around every enqueue, `began` and `ended` for every run."""
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("omniq", tracer_provider=provider)
@@ -46,48 +61,82 @@ class Tracing:
             attributes |= {"messaging.message.id": tasks[0].id, "omniq.task.name": tasks[0].func_path}
         else:
             attributes["messaging.batch.message_count"] = len(tasks)
-        with self._span("send", queue, SpanKind.PRODUCER, attributes):
+        with self._tracer.start_as_current_span(
+            _named("send", queue), None, SpanKind.PRODUCER, attributes,
+            record_exception=False, set_status_on_exception=False,
+        ) as span:  # fmt: skip
             carried: dict[str, str] = {}
             _HEADERS.inject(carried)
-            yield [_carrying(task, carried) for task in tasks]
+            try:
+                yield [_carrying(task, carried) for task in tasks]
+            except BaseException as exc:
+                _tell_error(span, type(exc).__qualname__)
+                raise
 
-    async def around(self, context: Context, call: Call) -> Any:
-        """A hook: a span for one run, in the trace of whoever enqueued its task."""
-        sender = _HEADERS.extract(call.headers)
+    def began(self, flight: Flight) -> None:
+        """A span for one run, in the trace of whoever enqueued its task, and current for its body."""
+        headers = flight.claim.headers
+        said = headers.get(_PARENT)
+        if said is not None and len(said) == _LENGTH and said[-1] in _NOT_RECORDED:
+            flight.context.sent_with = headers
+            flight.variables = copy_context()
+            flight.variables.run(context.attach, _left_out)
+            return
+        sender = context.Context() if said is None else _HEADERS.extract(headers)
         origin = trace.get_current_span(sender).get_span_context()
-        attributes = _attributes("process", call.queue) | {
-            "messaging.message.id": context.task_id,
-            "omniq.task.name": call.name,
-            "omniq.task.attempt": context.attempt,
+        task = flight.claim
+        attributes = _attributes("process", task.queue) | {
+            "messaging.message.id": task.id,
+            "omniq.task.name": task.func_path,
+            "omniq.task.attempt": flight.context.attempt,
         }
         links = [Link(origin)] if origin.is_valid else []
-        with self._span("process", call.queue, SpanKind.CONSUMER, attributes, links, sender):
-            return await call()
+        flight.span = self._tracer.start_span(
+            _named("process", task.queue), sender, SpanKind.CONSUMER, attributes, links
+        )
+        flight.variables = copy_context()
+        flight.variables.run(context.attach, trace.set_span_in_context(flight.span, sender))
 
-    @contextmanager
-    def _span(
-        self,
-        operation: str,
-        queue: str | None,
-        kind: SpanKind,
-        attributes: dict[str, AttributeValue],
-        links: list[Link] | None = None,
-        parent: Any = None,
-    ) -> Generator[None]:
-        name = operation if queue is None else f"{operation} {queue}"
-        with self._tracer.start_as_current_span(
-            name, parent, kind, attributes, links, record_exception=False, set_status_on_exception=False
-        ) as span:
-            try:
-                yield
-            except NO_ERRORS:
-                raise
-            except BaseException as exc:
-                # Only the type: a message may quote an argument, and traces are read by many.
-                kind_of_error = _type_of(exc)
-                span.set_attribute("error.type", kind_of_error)
-                span.set_status(Status(StatusCode.ERROR, kind_of_error))
-                raise
+    def ended(self, flight: Flight, settlement: Settlement | None, outcome: Outcome | None) -> None:
+        """No settlement: nobody asks us any more what becomes of the task."""
+        if settlement is not None and settlement.error is not None and not _asked_for(settlement, outcome):
+            _tell_error(flight.span, settlement.error.type)
+        flight.span.end()
+
+
+# --- runs that are not recorded ------------------------------------------------------------------
+
+
+class _LeftOut(NonRecordingSpan):
+    """The span of whoever enqueued the task that runs here. Read only if its body begins spans of its own."""
+
+    def get_span_context(self) -> SpanContext:
+        run = current.get(None)
+        if run is None or run.sent_with is None:
+            return trace.INVALID_SPAN_CONTEXT
+        return trace.get_current_span(_HEADERS.extract(run.sent_with)).get_span_context()
+
+
+# One span for all of them, made once.
+_left_out: Final = trace.set_span_in_context(_LeftOut(trace.INVALID_SPAN_CONTEXT), context.Context())
+
+
+def _asked_for(settlement: Settlement, outcome: Outcome | None) -> bool:
+    """It goes on later, because its body wished so. A `Retry`, of whatever class, has no kinds."""
+    if settlement.action is Action.GIVE_BACK:
+        return True
+    wished = isinstance(outcome, Failed) and not outcome.kinds and outcome.error.kind == "error"
+    return wished and settlement.action is Action.RETRY
+
+
+def _named(operation: str, queue: str | None) -> str:
+    return operation if queue is None else f"{operation} {queue}"
+
+
+def _tell_error(span: trace.Span, kind_of_error: str) -> None:
+    """Only the type: a message may quote an argument, and traces are read by many."""
+    span.set_attribute("error.type", kind_of_error)
+    span.set_status(Status(StatusCode.ERROR, kind_of_error))
 
 
 def _attributes(operation: str, queue: str | None) -> dict[str, AttributeValue]:
@@ -106,9 +155,3 @@ def _carrying(task: StoredTask, carried: dict[str, str]) -> StoredTask:
     if task.repeats or not carried:
         return task
     return msgspec.structs.replace(task, headers=task.headers | carried)
-
-
-def _type_of(exc: BaseException) -> str:
-    if isinstance(exc, TaskFailed) and exc.error is not None:  # a body in a process: it stays there
-        return exc.error.type
-    return type(exc).__qualname__

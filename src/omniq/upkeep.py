@@ -17,6 +17,8 @@ from omniq.clock import Clock, wait_for_event
 from omniq.crew import Crew
 from omniq.errors import CorruptRecord, OmniqError, StoreUnavailable
 from omniq.executors import trace_of
+from omniq.loopthread import LoopThread
+from omniq.reports import PoolInfo
 from omniq.stalls import StallWatch
 from omniq.storage.base import BaseStorage
 from omniq.task import Held, Settlement, WorkerInfo
@@ -26,6 +28,8 @@ LOOK_EVERY_S: Final = 0.5
 PRUNE_EVERY_S: Final = 60.0
 # A schedule that somebody saves is known this soon; its ticks are waited for exactly.
 FIRE_EVERY_S: Final = 1.0
+# Whoever watches a pool of processes grow sees it this soon, and not only at the next beat.
+POOLS_EVERY_S: Final = 2.0
 BEATS_PER_LEASE: Final = 3
 LAPSE_PAGE: Final = 100
 FIRE_PAGE: Final = 100
@@ -63,6 +67,7 @@ class Upkeep:
         self._answering_since: float | None = clock.monotonic() - lease_s
         self._strangers: set[tuple[str, int]] = set()
         self._next: dict[str, float] = {}
+        self._told_pools: tuple[PoolInfo, ...] = ()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -77,6 +82,7 @@ class Upkeep:
             ("look", look_every_s, self._look),
             ("lapse", look_every_s, self._lapse),
             ("beat", renew_every_s, self._beat),
+            ("pools", POOLS_EVERY_S, self._tell_pools),
             ("prune", PRUNE_EVERY_S, self._prune),
         ]
         if self._storage.overrides("fire_due"):
@@ -214,5 +220,52 @@ class Upkeep:
         return False
 
     async def _beat(self) -> bool:
-        await self._storage.beat(self._info())
+        info = self._info()
+        await self._storage.beat(info)
+        self._told_pools = info.pools
         return True
+
+    async def _tell_pools(self) -> bool:
+        """Most workers have no processes: nothing is written then, nor where nothing has changed."""
+        pools = self._crew.pools()
+        if [_told(one) for one in pools] == [_told(one) for one in self._told_pools]:
+            return False
+        return await self._beat()
+
+
+class Caretaker:
+    """An upkeep at work, from now to `stop`: in a thread of its own, if it has a storage of its own."""
+
+    def __init__(self, upkeep: Upkeep, own_storage: BaseStorage | None) -> None:
+        self._upkeep = upkeep
+        self._own_storage = own_storage
+        if own_storage is not None:
+            own_storage.alone_on_loop = True
+        self._thread = None if own_storage is None else LoopThread("omniq-upkeep").start()
+        self._done: asyncio.Future[None] = (
+            asyncio.ensure_future(self._work())
+            if self._thread is None
+            else asyncio.wrap_future(self._thread.submit(self._work()))
+        )
+
+    async def _work(self) -> None:
+        try:
+            await self._upkeep.run()
+        finally:
+            if self._own_storage is not None:
+                await self._own_storage.close()
+
+    async def stop(self) -> None:
+        if self._thread is None:
+            self._upkeep.stop()
+        else:
+            self._thread.call(self._upkeep.stop)
+        await asyncio.gather(self._done, return_exceptions=True)
+        if self._thread is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.stop)
+
+
+def _told(pool: PoolInfo) -> tuple[object, ...]:
+    """What is news: who does what, not since when, which is counted anew at each look."""
+    scalings = [(one.before, one.after, one.reason) for one in pool.scalings]
+    return (pool.reason, scalings, [(one.pid, one.status, one.task_id) for one in pool.processes])

@@ -1,11 +1,12 @@
 """The workers: `AsyncWorkerPool`, its blocking twin `WorkerPool`, and `Worker` in the words of seed 002.
 
-A pool fills its free slots from a storage, runs what it got, and tells the storage what became of it.
-One loop does all talking to the storage; what ends while a call is on its way goes with the next one:
+A pool fills its free slots from a storage, runs what it got, and tells the storage what became of it. Here
+are its options and its life, from start to stop; what goes on in between is in three files:
 
-    claim ──> start ──> body ──> outcome ──> decide ──> outbox ──┐
-      ^                                                          │
-      └──────────── exchange(settlements, claim) <───────────────┘
+    exchanges.py   claim ──> crew.py   start ──> body ──> outcome ──> decide ──> outbox ──┐
+      ^                                                                                   │
+      └──────────────── exchange(settlements, claim) <────────────────────────────────────┘
+    upkeep.py      renew, watch, take back
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ import inspect
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Never, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, Never, Self, Unpack
 
 from loguru import logger
 
 from omniq.clock import REAL_CLOCK, Clock, wait_for_event
-from omniq.crew import STUCK_AFTER_S, Crew
+from omniq.crew import Crew
 from omniq.errors import (
     InvalidOption,
     PoolNotRunning,
     StoreUnavailable,
 )
-from omniq.executors import CANCEL_GRACE_S, trace_of
+from omniq.exchanges import Counts, Exchanges, Outbox, ScarceQueues, Wishes
+from omniq.executors import CANCEL_GRACE_S
 from omniq.hooks import Hook
 from omniq.logic.retry import RetryPolicy
 from omniq.loopthread import LoopThread, forbid_running_loop
@@ -38,59 +40,33 @@ from omniq.registry import Resolver
 from omniq.serializer import MsgpackSerializer, Serializer
 from omniq.stalls import StallWatch
 from omniq.storage.backend import Backend
-from omniq.storage.base import BaseStorage, Claimed
+from omniq.storage.base import BaseStorage
 from omniq.task import (
-    Answer,
-    Claim,
     Duration,
     Held,
     Settlement,
     WorkerInfo,
     check_text,
     count,
-    one_line,
     positive_seconds,
-    queue_name,
     refuse_unknown,
-    shown,
 )
-from omniq.upkeep import Upkeep
+from omniq.upkeep import Caretaker, Upkeep
+from omniq.workeroptions import (
+    PoolOptions,
+    check_process_pool,
+    check_queues,
+    check_serializer,
+    check_storage,
+    zero_or_seconds,
+)
 
 if TYPE_CHECKING:
     from omniq.metrics import Meter
     from omniq.pool import WorkerPool as ProcessPool
+    from omniq.tracing import Tracing
 
-# A stop with a time limit does not wait longer than this for a store that is away.
-LAST_SETTLE_S: Final = 5.0
-FIRST_PAUSE_S: Final = 0.05
-# Short enough to be at work again within five seconds of a repair.
-LONGEST_PAUSE_S: Final = 2.5
-PAUSE_WHILE_STOPPING_S: Final = 0.2
-# So many times as many slots were just filled as have ended meanwhile: those are few.
-FEW_BESIDE: Final = 4
 MAX_WORKER_NAME: Final = 128
-
-
-class PoolOptions(TypedDict, total=False):
-    """What a worker pool takes by name only, for type checkers; `AsyncWorkerPool` checks it."""
-
-    max_retry_delay: Duration
-    queues: Sequence[str] | None
-    lease: Duration
-    wake: bool
-    allow: Sequence[str] | None
-    serializer: Serializer | None
-    process_pool: ProcessPool | None
-    clock: Clock | None
-    name: str
-
-
-class WorkerOptions(PoolOptions, total=False):
-    """What a worker pool takes besides its storage, all of it by name."""
-
-    concurrency: int
-    poll_interval: Duration
-    base_retry_delay: Duration
 
 
 class AsyncWorkerPool:
@@ -118,36 +94,27 @@ class AsyncWorkerPool:
             refuse_unknown(
                 unknown, list(inspect.signature(AsyncWorkerPool).parameters)[1:-1], "a worker pool"
             )
-        if not isinstance(storage, BaseStorage):
-            raise InvalidOption(
-                f"storage must be a BaseStorage, such as SQLiteStorage('jobs.db'), not {storage!r}"
-            )
-        self.storage = storage
+        self.storage = check_storage(storage)
         self.concurrency = count(concurrency, "concurrency", least=1)
         self.poll_interval_s = positive_seconds(poll_interval, "poll_interval")
         self.lease_s = positive_seconds(lease, "lease")
-        self.queues = _queue_names(queues)
+        self.queues = check_queues(queues)
         self.running = False
-        self.stale_reports = 0
+        self._counts = Counts()
         self._policy = RetryPolicy(
             positive_seconds(base_retry_delay, "base_retry_delay"),
             positive_seconds(max_retry_delay, "max_retry_delay"),
         )
         self._wake = wake
-        if serializer is not None and not isinstance(serializer, Serializer):
-            raise InvalidOption(f"serializer must be a Serializer, not {shown(serializer)}")
-        self._serializer = serializer or MsgpackSerializer()
+        self._serializer = check_serializer(serializer) or MsgpackSerializer()
         if serializer is not None:
             storage.serializer = serializer  # results are read with what they were written with
         self._resolver = Resolver(allow=allow)
         self._hooks: Sequence[Hook] = ()
-        if process_pool is not None and not callable(getattr(process_pool, "dispatch_task", None)):
-            raise InvalidOption(f"process_pool must be an omniq.pool.WorkerPool, not {shown(process_pool)}")
-        self._process_pool = process_pool
+        self._tracing: Callable[[], Tracing | None] = lambda: None  # asked at each start
+        self._process_pool = check_process_pool(process_pool)
         self._injected_clock = clock
-        self._scarce: set[str] = set()  # queues with tasks that need a process
-        self._dedicated: frozenset[str] = frozenset()  # those that hold no other tasks
-        self._needed_process: set[str] = set()  # where the latest claim had tasks that need one
+        self._scarce = ScarceQueues()
         self._can_isolate = process_pool is not None
         self._clock = clock or REAL_CLOCK
         self._name = check_text(name, "name", MAX_WORKER_NAME)
@@ -155,7 +122,6 @@ class AsyncWorkerPool:
         self._ends_when_idle = False
         self._stalls: StallWatch | None = None
         self._meter: Meter | None = None
-        self.claimed = 0
         self._identity = ""
         self.id = ""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -165,7 +131,13 @@ class AsyncWorkerPool:
 
     # --- how it differs for those who embed it ---------------------------------------------------
 
-    def serve(self, resolver: Resolver, scarce: Iterable[str] = (), hooks: Sequence[Hook] = ()) -> Self:
+    def serve(
+        self,
+        resolver: Resolver,
+        scarce: Iterable[str] = (),
+        hooks: Sequence[Hook] = (),
+        tracing: Callable[[], Tracing | None] = lambda: None,
+    ) -> Self:
         """Run what `resolver` finds, instead of any path that can be imported, with `hooks` around it.
 
         From the `scarce` queues no more is claimed than processes are free. Tasks of an application can run
@@ -173,8 +145,8 @@ class AsyncWorkerPool:
         """
         self._resolver = resolver
         self._hooks = hooks
-        self._scarce.update(scarce)
-        self._dedicated = frozenset(scarce)
+        self._tracing = tracing
+        self._scarce.dedicate(scarce)
         outlived = self._injected_clock is None and self.storage.capabilities.durable
         # Where one function has no name in another process, its deaths must count here.
         self._can_isolate = outlived and resolver.all_have_names
@@ -227,7 +199,7 @@ class AsyncWorkerPool:
             await self.storage.beat(self.info())
         except StoreUnavailable as exc:
             logger.warning("the store is away, will try again: {}", exc)
-        await self._start_upkeep()
+        self._start_upkeep()
         self.running = True
         self._loop_task = asyncio.create_task(self._run_loop(), name="omniq-worker")
         logger.info(
@@ -246,18 +218,7 @@ class AsyncWorkerPool:
         self._started_at: datetime = self._clock.now()
         self._stalls = None
         self._closing = None
-        self._outbox: list[Settlement] = []
-        self._strangers: list[Settlement] = []
-        self._claims = 0  # numbers the claims of this worker; its id is nobody else's
-        self._bell = asyncio.Event()
-        self._stopping = False
-        self._stop_asked = asyncio.Event()
-        self._give_up_settling_at: float | None = None
-        self._look_at = 0.0  # when the next claim may be made, unless something wakes us
-        self._found_nothing = False
-        self._falls_in = False  # the next exchange only settles
-        self._sleeper: asyncio.Task[None] | None = None
-        self._pause_s = FIRST_PAUSE_S
+        self._outbox = Outbox()
         self._crew = Crew(
             self.concurrency,
             self._resolver,
@@ -268,12 +229,33 @@ class AsyncWorkerPool:
             isolates=self._isolates,
             hooks=self._hooks,
             process_pool=self._process_pool,
-            settled=self._tell,
-            slot_freed=self._ring,
-            needs_process=self._needed_process.add,
+            settled=self._outbox.tell,
+            slot_freed=self._outbox.ring,
+            needs_process=self._scarce.needs_process,
             begin=self.storage.begin if self.storage.capabilities.transacts else None,
             meter=self._meter,
+            tracing=self._tracing(),
         )
+        self._exchanges = Exchanges(
+            self.storage, self._crew, self._outbox, self._scarce, self._wishes(), self._counts, self._clock
+        )
+
+    def _wishes(self) -> Wishes:
+        return Wishes(
+            worker=self.id,
+            queues=self.queues,
+            lease_s=self.lease_s,
+            poll_interval_s=self.poll_interval_s,
+            wake=self._wake,
+            isolates=self._isolates,
+            ends_when_idle=self._ends_when_idle,
+        )
+
+    async def _run_loop(self) -> None:
+        try:
+            await self._exchanges.run()
+        finally:
+            self.running = False
 
     @property
     def _isolates(self) -> bool:
@@ -288,15 +270,13 @@ class AsyncWorkerPool:
         loop_task = self._loop_task
         if loop_task is None:
             return
-        timeout_s = None if timeout is None else _zero_or_seconds(timeout)
-        self._stopping = True
-        self._stop_asked.set()
+        timeout_s = None if timeout is None else zero_or_seconds(timeout)
         self.running = False
-        self._ring()
+        self._exchanges.stop()
         if cancel_in_flight:
             timeout_s = 0.0
         if timeout_s is not None and not await self._ends_within(loop_task, timeout_s):
-            self._give_up_settling_at = self._clock.monotonic() + CANCEL_GRACE_S + LAST_SETTLE_S
+            self._exchanges.give_up_soon()
             self._crew.interrupt_all("stop")
             if not await self._ends_within(loop_task, CANCEL_GRACE_S):
                 self._crew.abandon_all()
@@ -342,9 +322,9 @@ class AsyncWorkerPool:
         self.running = False
         await self._crew.empty()
         await self._crew.close()
-        await self._stop_upkeep()
+        await self._caretaker.stop()
         try:
-            if not self._stopped_for_good():
+            if not self._exchanges.stopped_for_good:
                 await self._take_leave()
         except Exception as exc:
             logger.warning("could not say goodbye to the store: {!r}", exc)
@@ -353,201 +333,18 @@ class AsyncWorkerPool:
         self._loop_task = None
         logger.info("worker stopped: {worker}", worker=self.id)
 
-    def _stopped_for_good(self) -> bool:
-        return self._give_up_settling_at is not None and self._clock.monotonic() >= self._give_up_settling_at
-
     async def _take_leave(self) -> None:
         """Nothing may stay RUNNING in the name of a worker that is gone, and no end untold."""
-        if self._outbox:  # its loop was cancelled before it could tell
-            await self.storage.settle(self._outbox)
+        if self._outbox.settlements:  # its loop was cancelled before it could tell
+            await self.storage.settle(self._outbox.settlements)
         left = await self.storage.held(self.id)
         if left:
             await self.storage.settle([Settlement.give_back(one) for one in left])
         await self.storage.leave(self.id)
 
-    # --- the loop --------------------------------------------------------------------------------
-
-    async def _run_loop(self) -> None:
-        claim: Claim | None = None
-        settlements: list[Settlement] = []
-        try:
-            while True:
-                # What could not be sent is sent again as it was, with the same claim id.
-                settlements += self._take_outbox()
-                claim = self._refreshed(claim, len(settlements))
-                if settlements or claim is not None:
-                    if await self._exchange(settlements, claim):
-                        settlements, claim = [], None
-                    elif self._stopped_for_good():
-                        logger.error(
-                            "the store is away: {} reports are lost, leases will lapse", len(settlements)
-                        )
-                        return
-                elif (self._is_over and not self._crew.in_flight) or self._crew.is_stuck:
-                    return
-                else:
-                    await self._rest()
-        except Exception as exc:
-            logger.error("the worker broke, what it runs is given up: {trace}", trace=trace_of(exc))
-            self._crew.interrupt_all("lost")
-            raise
-        except asyncio.CancelledError:  # by a body that cancels all tasks, or a loop that is shut down
-            logger.warning("the worker's own asyncio task was cancelled; it claims nothing more")
-            raise
-        finally:
-            self.running = False
-            self._outbox = settlements + self._outbox
-            self._stop_sleeping()
-
-    @property
-    def _is_over(self) -> bool:
-        return self._stopping or (self._ends_when_idle and self._found_nothing)
-
-    def _take_outbox(self) -> list[Settlement]:
-        """What is to be told. No exchange is out now, so whoever is still unknown really is a stranger."""
-        unknown = [s for s in self._strangers if not self._crew.has(s.task.id)]
-        outbox, self._outbox, self._strangers = self._outbox + unknown, [], []
-        return outbox
-
-    def _refreshed(self, claim: Claim | None, settling: int) -> Claim | None:
-        """The claim to send now: never more than the free slots, nor before its time."""
-        free = self._crew.free_slots
-        if self._stopping or free <= 0:
-            return None
-        if claim is not None:
-            return claim
-        if settling and self._falls_in:
-            return None
-        if self._clock.monotonic() < self._look_at and (self._found_nothing or not settling):
-            return None
-        self._claims += 1
-        scarce = tuple(sorted(self._scarce))
-        return Claim(
-            self.id,
-            self.queues,
-            free,
-            self.lease_s,
-            f"{self._claims:x}",
-            scarce,
-            max(0, self._crew.free_processes) if scarce else 0,
-            self._isolates,
-        )
-
-    async def _exchange(self, settlements: list[Settlement], claim: Claim | None) -> bool:
-        """One round trip: tell, and take. False when the store is away; then it is to be repeated."""
-        if claim is not None:
-            self._stop_sleeping()
-        try:
-            answers, claims = await self.storage.exchange(settlements, claim)
-        except StoreUnavailable as exc:
-            await self._pause(f"the store is away: {exc}")
-            return False
-        except Exception as exc:
-            if self.storage.capabilities.batched:
-                raise
-            await self._pause(f"the storage failed: {exc!r}")
-            return False
-        self._note_answers(settlements, answers)
-        if Answer.UNSENT in answers:
-            await self._pause("the storage went away while settling")
-        else:
-            self._pause_s = FIRST_PAUSE_S
-        if claim is not None:
-            self._plan_next_look(claim, claims)
-        if self._stopping:  # a claim that was on its way when the stop came
-            self._outbox += [Settlement.give_back(task) for task in claims]
-            return True
-        self.claimed += len(claims)
-        # Slots that end together share a commit. A few that are out of step would stay so, and pay for one of
-        # their own each time round; they settle alone once, and are filled together with the others again.
-        self._falls_in = self._look_at == 0.0 and len(claims) >= FEW_BESIDE * len(self._outbox) > 0
-        for task in claims:
-            self._crew.start(task)
-        self._learn_scarce(claims)
-        return True
-
-    def _learn_scarce(self, claims: list[Claimed]) -> None:
-        """From a queue whose tasks need processes no more is claimed than are free, as long as they do."""
-        if self._scarce or self._needed_process:
-            for queue in {task.queue for task in claims} - self._dedicated:
-                (self._scarce.add if queue in self._needed_process else self._scarce.discard)(queue)
-            self._needed_process.clear()
-
-    async def _pause(self, why: str) -> None:
-        logger.warning("{why}; next try in {pause:.2f} s", why=why, pause=self._pause_s)
-        self._bell.clear()
-        if self._stop_asked.is_set():
-            await wait_for_event(self._clock, asyncio.Event(), min(self._pause_s, PAUSE_WHILE_STOPPING_S))
-        else:
-            await wait_for_event(self._clock, self._stop_asked, self._pause_s)
-        self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
-
-    def _note_answers(self, settlements: list[Settlement], answers: list[Answer]) -> None:
-        if answers.count(Answer.HELD) == len(answers) == len(settlements):
-            return
-        for settlement, answer in zip(settlements, answers, strict=True):
-            if answer is Answer.UNSENT:
-                self._outbox.append(settlement)
-            elif answer is Answer.STALE:
-                self.stale_reports += 1
-                logger.warning(
-                    "stale: {task} epoch {epoch} was closed by somebody else; nothing was changed",
-                    task=one_line(settlement.task.id),
-                    epoch=settlement.task.epoch,
-                )
-
-    def _plan_next_look(self, claim: Claim, claims: list[Claimed]) -> None:
-        scarce = sum(task.queue in claim.scarce for task in claims) if claim.scarce else 0
-        full = len(claims) >= claim.limit or scarce >= claim.scarce_limit > 0
-        self._found_nothing = not claims
-        self._look_at = 0.0 if full else self._clock.monotonic() + self.poll_interval_s
-        if claims:
-            logger.debug("reserved {n} tasks", n=len(claims))
-        else:
-            logger.debug("nothing due")
-
-    async def _rest(self) -> None:
-        """Until a body ends, the storage wakes us, the poll interval is over, or we are stopped."""
-        free = self._crew.free_slots
-        if self._stopping or (free <= 0 and self._crew.in_flight):
-            await self._bell.wait()
-        elif self._wake and self.storage.capabilities.wakes and free > 0:
-            if self._sleeper is None:
-                left_s = self._look_at - self._clock.monotonic()
-                self._sleeper = asyncio.create_task(self._sleep(left_s), name="omniq-sleep")
-            await self._bell.wait()
-        else:
-            left_s = STUCK_AFTER_S if free <= 0 else self._look_at - self._clock.monotonic()
-            await wait_for_event(self._clock, self._bell, left_s)
-        self._bell.clear()
-
-    async def _sleep(self, left_s: float) -> None:
-        try:
-            await self.storage.wait(left_s)
-        except Exception as exc:
-            logger.warning("cannot be woken by the store: {!r}", exc)
-            await wait_for_event(self._clock, asyncio.Event(), left_s)
-        self._look_at = 0.0
-        self._sleeper = None
-        self._ring()
-
-    def _stop_sleeping(self) -> None:
-        if self._sleeper is not None:
-            self._sleeper.cancel()
-            self._sleeper = None
-
-    def _tell(self, settlement: Settlement) -> None:
-        self._outbox.append(settlement)
-        if self._scarce and getattr(settlement.task, "queue", None) in self._scarce:
-            self._look_at = 0.0  # a process is free again, which the last look may have found wanting
-        self._bell.set()
-
-    def _ring(self) -> None:
-        self._bell.set()
-
     # --- beside the bodies -----------------------------------------------------------------------
 
-    async def _start_upkeep(self) -> None:
+    def _start_upkeep(self) -> None:
         own_loop = self._injected_clock is None and self.storage.overrides("clone")
         self._stalls = StallWatch()
         storage = self.storage.clone() if own_loop else self.storage
@@ -561,21 +358,16 @@ class AsyncWorkerPool:
             renews=self._renews,
             stalls=self._stalls if own_loop else None,
         )
-        self._upkeep_thread = LoopThread("omniq-upkeep").start() if own_loop else None
-        work = _keep_up(self._upkeep, storage if own_loop else None)
-        if self._upkeep_thread is not None:
-            self._upkeep_done = asyncio.wrap_future(self._upkeep_thread.submit(work))
-        else:
-            self._upkeep_done = asyncio.ensure_future(work)
+        self._caretaker = Caretaker(self._upkeep, storage if own_loop else None)
 
-    async def _stop_upkeep(self) -> None:
-        if self._upkeep_thread is None:
-            self._upkeep.stop()
-        else:
-            self._upkeep_thread.call(self._upkeep.stop)
-        await asyncio.gather(self._upkeep_done, return_exceptions=True)
-        if self._upkeep_thread is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._upkeep_thread.stop)
+    def _give_back(self, strangers: list[Held]) -> None:
+        """Called by the upkeep, maybe from its thread."""
+        assert self._loop is not None
+        settlements = [Settlement.give_back(one) for one in strangers]
+        with contextlib.suppress(RuntimeError):  # the loop has closed, and everything with it
+            self._loop.call_soon_threadsafe(self._exchanges.give_back, settlements)
+
+    # --- what others may ask ---------------------------------------------------------------------
 
     def info(self) -> WorkerInfo:
         return WorkerInfo(
@@ -589,7 +381,18 @@ class AsyncWorkerPool:
             functions=self._resolver.names,
             started_at=self._started_at,
             loop_stalls=self.loop_stalls,
+            pools=self._crew.pools(tuple(self._scarce.names)),
         )
+
+    @property
+    def claimed(self) -> int:
+        """How many tasks it has taken so far."""
+        return self._counts.claimed
+
+    @property
+    def stale_reports(self) -> int:
+        """How many of its reports came too late: somebody else had closed the run."""
+        return self._counts.stale_reports
 
     @property
     def loop_stalls(self) -> int:
@@ -616,36 +419,6 @@ class AsyncWorkerPool:
     @property
     def clock(self) -> Clock:
         return self._clock
-
-    def _give_back(self, strangers: list[Held]) -> None:
-        """Called by the upkeep, maybe from its thread."""
-        assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the loop has closed, and everything with it
-            self._loop.call_soon_threadsafe(self._return, [Settlement.give_back(one) for one in strangers])
-
-    def _return(self, settlements: list[Settlement]) -> None:
-        self._strangers += settlements
-        self._ring()
-
-
-async def _keep_up(upkeep: Upkeep, own_storage: BaseStorage | None) -> None:
-    try:
-        await upkeep.run()
-    finally:
-        if own_storage is not None:
-            await own_storage.close()
-
-
-def _queue_names(queues: Sequence[str] | None) -> tuple[str, ...] | None:
-    if queues is None:
-        return None
-    if isinstance(queues, str) or not queues:
-        raise InvalidOption(f"queues must be a list of names, such as ['default'], not {queues!r}")
-    return tuple(queue_name(queue) for queue in queues)
-
-
-def _zero_or_seconds(timeout: Duration) -> float:
-    return 0.0 if timeout == 0 else positive_seconds(timeout, "timeout")
 
 
 class WorkerPool:

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from omniq.storage.batched import BatchedStorage
-from omniq.storage.postgres import PostgresStorage
+from omniq.storage.postgres import PostgresStorage, waking
 from omniq.testing import VirtualClock
 from omniq.testing.conformance import RealTime, StorageConformance
 from omniq.testing.conformance.waiting import WaitingForResults, WaitingForWork
+from tests.conformance.server_clocks import OnAMovedClock
+from tests.postgres.pooler import pooled
 from tests.postgres.stores import VirtualPostgres, empty_schema, fresh_schema
 
 
@@ -25,6 +27,12 @@ def virtual_schema(postgres_dsn: str) -> Iterator[str]:
         yield name
 
 
+@pytest.fixture(scope="module")
+def pooler_dsn(postgres_dsn: str) -> Iterator[str]:
+    with pooled(postgres_dsn, "transaction", 3) as dsn:
+        yield dsn
+
+
 class OnTheServersClock(RealTime):
     @pytest.fixture(autouse=True)
     def _schema(self, postgres_dsn: str, real_schema: str) -> None:
@@ -38,17 +46,13 @@ class OnTheServersClock(RealTime):
 class TestPostgresTime(OnTheServersClock, WaitingForWork, WaitingForResults):
     """Where the server's clock and the client's timers meet; everything else is below, without waiting."""
 
-    tick_s = 0.2
-
 
 @pytest.mark.soak
 class TestPostgresInRealTime(OnTheServersClock, StorageConformance):
     """Everything, as it is."""
 
 
-class TestPostgres(StorageConformance):
-    follows_wall = False
-
+class TestPostgres(OnAMovedClock):
     @pytest.fixture(autouse=True)
     def _schema(self, postgres_dsn: str, virtual_schema: str) -> None:
         self.dsn, self.schema = postgres_dsn, virtual_schema
@@ -59,19 +63,20 @@ class TestPostgres(StorageConformance):
         store.follows_wall = self.follows_wall
         return store
 
-    # The server's own clock is set. Leases count by it, so the tests of those keep to the steady count.
-    def test_an_eta_follows_the_wall_clock(self) -> None:
-        self.follows_wall = True
-        super().test_an_eta_follows_the_wall_clock()
 
-    def test_a_wall_clock_that_is_set_back_fires_nothing_twice(self) -> None:
-        self.follows_wall = True
-        super().test_a_wall_clock_that_is_set_back_fires_nothing_twice()
+@pytest.mark.soak
+class TestPostgresThroughAPooler(TestPostgres):
+    """The same behind a real PgBouncer, which lends a session of the server for every transaction."""
 
-    def test_what_is_due_later_again_hides_nobody(self) -> None:
-        self.follows_wall = True
-        super().test_what_is_due_later_again_hides_nobody()
+    @pytest.fixture(autouse=True)
+    def _through(self, _schema: None, pooler_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.dsn = pooler_dsn
+        monkeypatch.setattr(waking, "TRIAL_S", 0.02)  # nothing comes through here, however long one listens
 
-    def test_a_task_without_an_eta_is_due_whatever_the_clock_says(self) -> None:
-        self.follows_wall = True
-        super().test_a_task_without_an_eta_is_due_whatever_the_clock_says()
+    @pytest.mark.skip(reason="through such a pooler the server tells nobody; tasks wait for the poll")
+    def test_needs_a_wake_up(self) -> None: ...
+
+    test_wait_wakes_when_a_task_is_enqueued = test_needs_a_wake_up
+    test_everybody_who_waits_is_woken = test_needs_a_wake_up
+    test_a_task_that_fires_wakes_who_sleeps = test_needs_a_wake_up
+    test_what_arrives_wakes_who_sleeps = test_needs_a_wake_up

@@ -10,6 +10,8 @@ from omniq.storage.redis import RedisStorage
 from omniq.testing import VirtualClock
 from omniq.testing.conformance import RealTime, StorageConformance
 from omniq.testing.conformance.waiting import WaitingForResults, WaitingForWork
+from tests.conformance.server_clocks import OnAMovedClock
+from tests.redis.server import NoServer, find_programs, missing, private
 from tests.redis.stores import VirtualRedis, empty_namespace, new_namespace
 
 
@@ -29,35 +31,33 @@ class OnTheServersClock(InANamespace, RealTime):
 class TestRedisTime(OnTheServersClock, WaitingForWork, WaitingForResults):
     """Where the server's clock and the client's timers meet; everything else is below, without waiting."""
 
-    tick_s = 0.2
-
 
 @pytest.mark.soak
 class TestRedisInRealTime(OnTheServersClock, StorageConformance):
     """Everything, as it is."""
 
 
-class TestRedis(InANamespace, StorageConformance):
-    follows_wall = False
-
+class TestRedis(InANamespace, OnAMovedClock):
     async def open(self, clock: VirtualClock) -> BatchedStorage:
         store = VirtualRedis(self.url, namespace=self.namespace, clock=clock)
         store.follows_wall = self.follows_wall
         return store
 
-    # The server's own clock is set. Leases count by it, so the tests of those keep to the steady count.
-    def test_an_eta_follows_the_wall_clock(self) -> None:
-        self.follows_wall = True
-        super().test_an_eta_follows_the_wall_clock()
 
-    def test_a_wall_clock_that_is_set_back_fires_nothing_twice(self) -> None:
-        self.follows_wall = True
-        super().test_a_wall_clock_that_is_set_back_fires_nothing_twice()
+@pytest.fixture(scope="class")
+def other_url() -> Iterator[str]:
+    """The next server program here: the wheel's is the first, so it is the system's."""
+    others = find_programs()[1:]
+    if not others:
+        missing(NoServer("the system has none beside the first"))
+    with private(program=others[0]) as server:
+        yield server.url
 
-    def test_what_is_due_later_again_hides_nobody(self) -> None:
-        self.follows_wall = True
-        super().test_what_is_due_later_again_hides_nobody()
 
-    def test_a_task_without_an_eta_is_due_whatever_the_clock_says(self) -> None:
-        self.follows_wall = True
-        super().test_a_task_without_an_eta_is_due_whatever_the_clock_says()
+@pytest.mark.soak
+class TestSystemRedis(TestRedis):
+    """All of it once more. Its access, its scripts and its Cluster are tried in every run: tests/redis."""
+
+    @pytest.fixture(autouse=True)
+    def _namespace(self, other_url: str) -> None:
+        self.url, self.namespace = other_url, new_namespace()

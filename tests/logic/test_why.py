@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from omniq.logic.why import Because, Facts, why
+from omniq.reports import PoolInfo
 from omniq.task import Run, RunOutcome, Task, TaskError, TaskStatus, WorkerInfo, replace
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -33,6 +34,7 @@ def run(outcome: RunOutcome) -> Run:
 
 
 IDLE = (worker(),)
+POOL = PoolInfo("tasks", 0, 2, free=0, queues=("mail",))
 RUNNING = replace(TASK, status=TaskStatus.RUNNING, owner="ann", started_at=at(-3700))
 AHEAD = replace(TASK, eta=at(90))
 BACKOFF = replace(AHEAD, attempts=2, error=BOOM)
@@ -60,6 +62,11 @@ FAILED = replace(TASK, status=TaskStatus.FAILED, error=BOOM, finished_at=at(-9))
     (Facts(AHEAD, NOW, (run(RunOutcome.GIVEN_BACK),), workers=IDLE), Because.GIVEN_BACK, "worker ann gave it back"),
     (Facts(replace(TASK, suspicions=1), NOW, workers=IDLE),     Because.SUSPECT, "a process of its own"),
     (Facts(TASK, NOW, workers=(worker(busy=4),)),               Because.FULL, "all 4 slots of the 1 workers"),
+    (Facts(TASK, NOW, workers=(replace(worker(), pools=(POOL,)),)), Because.FULL, "all 2 processes of the 1 workers"),
+    (Facts(TASK, NOW, workers=(replace(worker(), pools=(replace(POOL, free=1),)),)), Because.NEXT, "nothing is in its way"),
+    (Facts(TASK, NOW, workers=(replace(worker(), pools=(replace(POOL, queues=("video",)),)),)), Because.NEXT, "nothing is in its way"),
+    (Facts(TASK, NOW, workers=(replace(worker(), pools=(POOL,)), worker())), Because.NEXT, "nothing is in its way"),
+    (Facts(TASK, NOW, workers=(replace(worker(), pools=(POOL,)), worker(busy=4))), Because.FULL, "all 2 processes of the 2 workers"),
     (Facts(TASK, NOW, workers=IDLE, ahead=17),                  Because.BEHIND, "behind 17 others in queue mail"),
     (Facts(TASK, NOW, workers=IDLE, ahead=10_000),              Because.BEHIND, "behind more than 9,999 others"),
     (Facts(TASK, NOW, workers=IDLE),                            Because.NEXT, "nothing is in its way"),

@@ -248,10 +248,10 @@ async def test_a_pool_that_was_given_stays_open(app: OmniQ) -> None:
 
 async def test_a_queue_that_turns_out_to_need_processes_is_learned(app: OmniQ) -> None:
     async with working(app, concurrency=50) as pool:
-        assert pool._scarce == {"cpu"}
+        assert pool._scarce.names == {"cpu"}
         handle = await jobs.beside_others.options(queue="surprise").aenqueue()
         assert await handle.aresult(timeout=WITHIN_S) != os.getpid()
-        assert "surprise" in pool._scarce
+        assert "surprise" in pool._scarce.names
 
 
 async def test_the_time_counts_from_when_it_begins(app: OmniQ) -> None:
@@ -267,18 +267,18 @@ async def test_the_time_counts_from_when_it_begins(app: OmniQ) -> None:
 async def test_a_queue_that_is_shared_is_scarce_only_while_it_has_to_be(app: OmniQ) -> None:
     async with working(app) as pool:
         await (await jobs.beside_others.options(queue="shared").aenqueue()).aresult(timeout=WITHIN_S)
-        assert pool._scarce == {"cpu", "shared"}
+        assert pool._scarce.names == {"cpu", "shared"}
         await (await jobs.stays_here.options(queue="shared").aenqueue(1)).aresult(timeout=WITHIN_S)
-        assert pool._scarce == {"cpu"}
+        assert pool._scarce.names == {"cpu"}
 
 
 def test_a_queue_where_others_wait_is_not_scarce_from_the_start() -> None:
     q = OmniQ(MemoryStorage())
     q.task(executor="process", name="a.b")(jobs.note)
     q.task(executor="process", name="a.c", queue="cpu")(jobs.note)
-    assert q.async_worker()._scarce == {"default", "cpu"}
+    assert q.async_worker()._scarce.names == {"default", "cpu"}
     q.task(name="a.d")(jobs.note)
-    assert q.async_worker()._scarce == {"cpu"}
+    assert q.async_worker()._scarce.names == {"cpu"}
 
 
 async def test_a_pool_that_does_not_run_yet_is_started_and_ended(app: OmniQ) -> None:

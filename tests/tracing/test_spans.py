@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from omniq import InvalidOption, OmniQ, Snooze, TaskFailed
+from omniq import Context, InvalidOption, OmniQ, Retry, Snooze, TaskFailed
+from omniq.hooks import Call
 
 WITHIN_S = 30.0
 
@@ -195,3 +201,133 @@ def test_across_processes(q: OmniQ, spans: InMemorySpanExporter, tmp_path: Path)
     assert run["name"] == "process default"
     assert int(run["context"]["trace_id"], 16) == sent.context.trace_id
     assert int(run["parent_id"], 16) == sent.context.span_id
+
+
+UNRECORDED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+
+
+@pytest.mark.parametrize("on_loop", [True, False])
+def test_what_the_sender_did_not_record_is_not_recorded_here(
+    q: OmniQ, spans: InMemorySpanExporter, on_loop: bool
+) -> None:
+    """And the body's own spans know to which trace they belong, each run's to its own."""
+    carried: dict[int, str] = {}
+
+    def body(n: int) -> None:
+        headers: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(headers)
+        carried[n] = headers["traceparent"]
+
+    async def abody(n: int) -> None:
+        body(n)
+
+    # Enqueued elsewhere: an enqueue of our own would be recorded, and say so in the header.
+    sender = OmniQ(q.url)
+    job = sender.task(name="job")(abody if on_loop else body)
+    q.task(name="job")(abody if on_loop else body)
+    sent = [UNRECORDED, UNRECORDED.replace("0af7", "1bf7")]
+    with q.worker(), sender:
+        handles = sender.enqueue_many(
+            [job.options(headers={"traceparent": said}).call(n) for n, said in enumerate(sent)]
+        )
+        for handle in handles:
+            handle.result(timeout=WITHIN_S)
+    assert named(spans, "process default") == []
+    assert [carried[0], carried[1]] == sent
+
+
+def test_what_a_header_says_that_is_none_is_not_believed(q: OmniQ, spans: InMemorySpanExporter) -> None:
+    sender = OmniQ(q.url)
+    job = sender.task(name="job")(lambda: None)
+    q.task(name="job")(lambda: None)
+    with q.worker(), sender:
+        job.options(headers={"traceparent": "00-nonsense-00"}).enqueue().result(timeout=WITHIN_S)
+    [run] = named(spans, "process default")
+    assert run.parent is None
+
+
+def test_hooks_run_inside_the_span_and_a_retry_is_no_error(q: OmniQ, spans: InMemorySpanExporter) -> None:
+    seen: list[int] = []
+
+    @q.around
+    async def hook(context: Context, call: Call) -> Any:
+        seen.append(trace.get_current_span().get_span_context().span_id)
+        return await call()
+
+    @q.task(name="again")
+    def again() -> None:
+        if len(seen) == 1:
+            raise Retry(0.01)
+
+    with q.worker():
+        again.enqueue().result(timeout=WITHIN_S)
+    runs = named(spans, "process default")
+    assert [run.context.span_id for run in runs] == seen
+    assert [run.status.status_code for run in runs] == [StatusCode.UNSET] * 2
+
+
+@pytest.mark.parametrize("on_loop", [True, False])
+@pytest.mark.parametrize("when", ["on_start", "on_end"])
+def test_a_span_processor_that_raises_costs_no_task(tmp_path: Path, when: str, on_loop: bool) -> None:
+    """Neither the worker nor what was done: it is logged, and that is all."""
+    runs: list[int] = []
+
+    def body(n: int) -> int:
+        runs.append(n)
+        return n
+
+    async def abody(n: int) -> int:
+        return body(n)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no room for spans")
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    with OmniQ(f"sqlite:///{tmp_path}/jobs.db") as app:
+        job = app.task(name="job")(abody if on_loop else body)
+        handles = [job.enqueue(n) for n in range(3)]
+        processor = SimpleSpanProcessor(InMemorySpanExporter())
+        setattr(processor, when, fail)
+        provider.add_span_processor(processor)
+        app.trace(provider)
+        with app.worker():
+            assert [handle.result(timeout=WITHIN_S) for handle in handles] == [0, 1, 2]
+    assert sorted(runs) == [0, 1, 2]
+
+
+def test_a_retry_of_a_class_of_ones_own_is_no_error_either(q: OmniQ, spans: InMemorySpanExporter) -> None:
+    class Later(Retry):
+        pass
+
+    runs: list[int] = []
+
+    @q.task(name="again")
+    async def again() -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            raise Later(0.01)
+
+    with q.worker():
+        again.enqueue().result(timeout=WITHIN_S)
+    assert [run.status.status_code for run in named(spans, "process default")] == [StatusCode.UNSET] * 2
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_body_sees_the_variables_of_its_worker_whoever_was_sampled(tmp_path: Path, sampled: bool) -> None:
+    tenant: ContextVar[str] = ContextVar("tenant", default="none")
+    provider = TracerProvider(ALWAYS_ON if sampled else ALWAYS_OFF, shutdown_on_exit=False)
+
+    async def body() -> str:
+        return tenant.get()
+
+    async def main() -> object:
+        app = OmniQ(f"sqlite:///{tmp_path}/jobs.db")
+        app.trace(provider)
+        job = app.task(name="job")(body)
+        tenant.set("ann")
+        async with app.async_worker():
+            found = await (await job.aenqueue()).aresult(timeout=WITHIN_S)
+        await app.aclose()
+        return found
+
+    assert asyncio.run(main()) == "ann"

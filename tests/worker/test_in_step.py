@@ -44,6 +44,33 @@ async def test_what_ended_in_a_thread_is_told_while_others_go_on(bodies: Bodies,
         assert {(await ended(store, ids[n])).result for n in slow_ones} == {True}
 
 
+@pytest.mark.parametrize("quick_before", [0, 1, 19])
+async def test_a_function_that_was_quick_and_blocks_keeps_nobody_waiting(
+    bodies: Bodies, quick_before: int
+) -> None:
+    """Quick bodies share a thread until one blocks: the rest begins beside it, what ended is told."""
+    go = threading.Event()
+    inside: list[int] = []
+
+    def body(n: int) -> bool:
+        if n < 0:
+            return True
+        inside.append(n)
+        return go.wait(WAITS)
+
+    path = bodies(body)
+    async with MemoryStorage() as store, running(store, 20):
+        warm = await store.enqueue_many([Task(path, (-1,)) for _ in range(20)])
+        assert {(await ended(store, one)).result for one in warm} == {True}
+        quick = [Task(path, (-1,)) for _ in range(quick_before)]
+        ids = await store.enqueue_many([*quick, *(Task(path, (n,)) for n in range(20 - quick_before))])
+        assert {(await ended(store, one)).result for one in ids[:quick_before]} <= {True}
+        await until(lambda: len(inside) == 20 - quick_before)
+        assert not go.is_set()
+        go.set()
+        assert {(await ended(store, one)).result for one in ids} == {True}
+
+
 async def test_who_comes_tells_the_loop_before_it_begins_a_body_of_its_own() -> None:
     """One thread has ended bodies and begun another; the next may begin one too: somebody must tell."""
     told: list[bool] = []
@@ -66,6 +93,40 @@ async def test_who_comes_tells_the_loop_before_it_begins_a_body_of_its_own() -> 
     threads._serve()
     assert told == [True]
     await until(lambda: ends == ["ended before", "begun now"])
+
+
+async def test_quick_functions_are_trusted_until_one_holds_up_the_rest() -> None:
+    """Who begins a body calls the next thread, unless it is trusted; and trust ends when nothing moves."""
+    called: list[bool] = []
+
+    def body() -> None:
+        called.append(threads._called)
+
+    def flight(name: str) -> Flight:
+        claim = StoredTask("m.f", b"", id=name, epoch=1, status=TaskStatus.RUNNING)
+        made = Flight(claim, Context(name, 1, 1, lambda *_: None), lambda *_: None, lambda _: None)
+        made.runnable = runnable_of(body)
+        return made
+
+    def serve_one_of_two() -> bool:
+        """As a thread does that was called: whether it called another before the body began."""
+        threads.submit(flight("one"))
+        threads.submit(flight("two"))
+        threads._called = False
+        threads._serve_next()
+        threads._work.clear()
+        return called.pop()
+
+    threads = Threads(0, lambda _: Succeeded(b""))  # none: this one does it, step by step
+    assert serve_one_of_two()
+    threads._quick.add("m.f")  # whatever the first run took
+    assert not serve_one_of_two()
+    threads._quick.add("m.f")
+    threads.submit(flight("behind one that blocks"))
+    threads._begun_before = threads._begun
+    threads._look()
+    assert not threads._quick
+    assert serve_one_of_two()
 
 
 @pytest.mark.parametrize("hooked", [False, True])

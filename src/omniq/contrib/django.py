@@ -14,7 +14,9 @@ import inspect
 import sys
 import threading
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from importlib import import_module
+from traceback import format_exception
 from typing import Any, Final
 
 from omniq.app import OmniQ
@@ -57,7 +59,10 @@ _STATUS: Final = {
     TaskStatus.FAILED: "FAILED",
     TaskStatus.CANCELLED: "FAILED",
 }
+# What Django wants to hear again as it was said: ours has fewer priorities, and the store a clock of its own.
 _PRIORITY: Final = "django.priority"
+_ENQUEUED_AT: Final = "django.enqueued_at"
+_RUN_AFTER: Final = "django.run_after"
 
 _apps: dict[str | None, OmniQ] = {}
 _lock: Final = threading.Lock()
@@ -111,9 +116,10 @@ class OmniQBackend(_Backend):  # type: ignore[misc]
             errors=[],
             worker_ids=[],
         )
-        eta = task.run_after
-        if eta is not None and _timezone.is_naive(eta):
-            eta = _timezone.make_aware(eta)
+        eta = _aware(task.run_after)
+        headers = {_PRIORITY: str(task.priority), _ENQUEUED_AT: _aware(result.enqueued_at).isoformat()}
+        if eta is not None:
+            headers[_RUN_AFTER] = eta.isoformat()
         # Its arguments have been brought into the form of JSON by now.
         plain = Task(
             task.module_path,
@@ -123,7 +129,7 @@ class OmniQBackend(_Backend):  # type: ignore[misc]
             eta=eta,
             timeout=self.timeout,
             max_retries=self.max_retries,
-            headers={_PRIORITY: str(task.priority)},
+            headers=headers,
         )
         payload = self.app.serializer.dump_call(None, result.args, result.kwargs)
         fields: dict[str, Any] = {name: getattr(plain, name) for name in _STORED}
@@ -153,12 +159,12 @@ class OmniQBackend(_Backend):  # type: ignore[misc]
             task=task.using(
                 priority=int(row.headers.get(_PRIORITY, 0)),
                 queue_name=row.queue,
-                run_after=_moment(row.eta) if not row.epoch else None,
+                run_after=_said(row, _RUN_AFTER),
                 backend=self.alias,
             ),
             id=row.id,
             status=_base.TaskResultStatus[_STATUS[row.status]],
-            enqueued_at=_moment(row.enqueued_at),
+            enqueued_at=_said(row, _ENQUEUED_AT) or _moment(row.enqueued_at),
             started_at=_moment(history[0].started_at if history else row.started_at),
             finished_at=_moment(row.finished_at),
             last_attempted_at=_moment(row.started_at),
@@ -195,6 +201,16 @@ def class_path(name: str, traceback: str) -> str:
         if path == name or path.endswith(f".{name}"):
             return path if "." in path else f"builtins.{path}"
     return f"builtins.{name}"
+
+
+def _said(row: Task, header: str) -> Any:
+    """A moment as Django said it when it enqueued."""
+    said = row.headers.get(header)
+    return None if said is None else _moment(datetime.fromisoformat(said))
+
+
+def _aware(moment: Any) -> Any:
+    return _timezone.make_aware(moment) if moment is not None and _timezone.is_naive(moment) else moment
 
 
 def _moment(moment: Any) -> Any:
@@ -238,11 +254,13 @@ class Body:
         return plain
 
     def failed(self, result: Any, exc: BaseException) -> None:
-        """Only the last failure is the end of a task."""
-        last = context().attempt > self.task.get_backend().max_retries
-        if isinstance(exc, GiveUp) or (last and not isinstance(exc, Snooze | Retry)):
+        """Only the last failure is the end of a task; what was told to stop is ended by whoever told it."""
+        ctx = context()
+        last = ctx.attempt > self.task.get_backend().max_retries
+        if not ctx.cancelled and (isinstance(exc, GiveUp) or (last and not isinstance(exc, Snooze | Retry))):
             path = f"{type(exc).__module__}.{type(exc).__qualname__}"
-            result.errors.append(_base.TaskError(exception_class_path=path, traceback=str(exc)))
+            text = "".join(format_exception(exc))
+            result.errors.append(_base.TaskError(exception_class_path=path, traceback=text))
             self._finished(result, "FAILED")
 
     def _finished(self, result: Any, status: str) -> None:

@@ -154,11 +154,16 @@ def _due(facts: Facts, able: Sequence[WorkerInfo]) -> list[Reason]:
     if task.suspicions > 0:
         text = f"in flight when a worker died ({task.suspicions} so far): it waits for a process of its own"
         reasons.append(Reason(Because.SUSPECT, text))
-    full = [one for one in able if one.in_flight >= one.concurrency]
-    if able and len(full) == len(able):
+    if able and all(one.in_flight >= one.concurrency for one in able):
         slots = sum(one.concurrency for one in able)
         text = f"all {slots} slots of the {len(able)} workers that serve it are taken"
         reasons.append(Reason(Because.FULL, text, "raise --concurrency, or start another worker"))
+    elif able and all(one.in_flight >= one.concurrency or _lacks_processes(one, task) for one in able):
+        most = sum(pool.most for one in able for pool in one.pools if task.queue in pool.queues)
+        text = f"all {most} processes of the {len(able)} workers that serve it are taken"
+        reasons.append(
+            Reason(Because.FULL, text, "give the process pool more workers, or start another worker")
+        )
     if facts.ahead > 0:
         many = f"more than {facts.ahead - 1:,}" if facts.ahead >= facts.most_ahead else f"{facts.ahead:,}"
         reasons.append(Reason(Because.BEHIND, f"behind {many} others in queue {task.queue}"))
@@ -176,6 +181,11 @@ def _lives(worker: WorkerInfo, now: datetime) -> bool:
 
 def _serves(worker: WorkerInfo, queue: str) -> bool:
     return worker.queues is None or queue in worker.queues
+
+
+def _lacks_processes(worker: WorkerInfo, task: Task) -> bool:
+    """It claims no more from this queue than it has free processes, and it has none."""
+    return any(task.queue in pool.queues and pool.free <= 0 for pool in worker.pools)
 
 
 def _knows(worker: WorkerInfo, func_path: str) -> bool:

@@ -20,7 +20,7 @@ except ModuleNotFoundError as exc:
 
 for _name in (
     *("case", "seed", "lifecycle", "byhand", "fence", "claims", "unique", "leases", "results"),
-    *("looking", "waiting", "verbs", "badinput", "schedules", "limits", "moving"),
+    *("looking", "waiting", "verbs", "badinput", "schedules", "limits", "moving", "reasons"),
 ):
     # So that a failing assert here shows its values, as in any other test file.
     pytest.register_assert_rewrite(f"{__name__}.{_name}")
@@ -36,6 +36,7 @@ from omniq.testing.conformance.lifecycle import Lifecycle  # noqa: E402
 from omniq.testing.conformance.limits import Limits  # noqa: E402
 from omniq.testing.conformance.looking import Looking  # noqa: E402
 from omniq.testing.conformance.moving import Moving  # noqa: E402
+from omniq.testing.conformance.reasons import Reasons  # noqa: E402
 from omniq.testing.conformance.results import History, Results  # noqa: E402
 from omniq.testing.conformance.schedules import Schedules  # noqa: E402
 from omniq.testing.conformance.seed import SeedConformance  # noqa: E402
@@ -57,6 +58,7 @@ class StorageConformance(
     Results,
     History,
     Looking,
+    Reasons,
     WaitingForWork,
     WaitingForResults,
     SeedVerbs,

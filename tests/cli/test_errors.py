@@ -50,7 +50,26 @@ MODULES = {
         (["tasks", "--url", "sqlite:///none.db"], 1, ["there is no store", "none.db", "--url"]),
         (["tasks"], 1, ["there is no store", "OMNIQ_URL"]),
         (["doctor", "--url", "memory://"], 1, ["inside its application"]),
-        (["show", "x", "--url", "nonsense"], 1, ["no storage URL"]),
+        (["show", "x", "--url", "nonsense"], 2, ["no storage URL"]),
+        (["tasks", "--url", "mongodb://h/db"], 2, ["no storage speaks 'mongodb'", "redis://host"]),
+        (["queues", "--url", "redis://[::1"], 2, ["no URL", "Invalid IPv6"]),
+        (["queues", "--url", "redis://h/zero"], 2, ["no Redis address"]),
+        (["queues", "--url", "postgresql://h:port/db"], 2, ["a port is a number"]),
+        (["queues", "--url", "sqlite://jobs.db"], 2, ["names no file"]),
+        (["health", "--json", "--url", "mongodb://h"], 2, ["no storage speaks"]),
+        (["move", "sqlite:///jobs.db", "mongodb://h"], 1, ["there is no store"]),
+        (["move", "mongodb://h", "sqlite:///jobs.db"], 2, ["no storage speaks"]),
+        (["tasks", "--url", "sqlite:////"], 1, ["is a folder"]),
+        (["tasks", "--queue", "two words"], 2, ["--queue", "queue name 'two words'"]),
+        (["purge", "--queue", "two words"], 2, ["--queue", "queue name 'two words'"]),
+        (["pause", "mail", "two words"], 2, ["queue name 'two words'"]),
+        (["resume", ""], 2, ["queue name ''"]),
+        (["schedules", "add", "a", "b.c", "--every", "5", "--queue", "x y"], 2, ["--queue", "queue name"]),
+        (["schedules", "add", "a", "b.c", "--every", "nan"], 2, ["--every"]),
+        (["schedules", "add", "a", "b.c", "--every", "5", "--url", "sqlite:////"], 1, ["is a folder"]),
+        (["schedules", "add", "a", "b.c"], 2, ["either --every 60 or --cron"]),
+        (["health", "--lease", "soon"], 2, ["'soon' is not a valid number of seconds"]),
+        (["migrate", "--sql", "--json"], 2, ["--sql prints SQL"]),
         (["retry"], 2, ["ID..."]),
         (["demo", "--seconds", "0"], 2, ["--seconds"]),
         (["nonsense"], 2, ["nonsense"]),
@@ -117,6 +136,7 @@ def test_why_an_application_cannot_be_loaded(
         (["missing:q"], 2, ["No module named 'missing'", "looked in"]),
         (["noisy:q"], 2, ["ValueError"]),
         (["empty:q", "--processes", "3"], 2, ["empty.py has no q"]),
+        (["jobs:q", "--url", "mongodb://h/db"], 2, ["no storage speaks 'mongodb'"]),
         (["jobs:q", "--url", "sqlite:///none/jobs.db"], 1, ["there is no folder"]),
         (["jobs:q", "--url", "sqlite:///jobs.py"], 1, ["not a SQLite database"]),
     ],
@@ -130,6 +150,34 @@ def test_an_application_or_store_that_cannot_be_used(
     ended = site.run("worker", *arguments)
     assert ended.returncode == code, ended.stderr
     check_complaint((ended.stdout, ended.stderr), words)
+
+
+BARE = """
+from omniq import OmniQ
+q = OmniQ()
+@q.task
+def nothing() -> None: ...
+"""
+
+
+@pytest.mark.parametrize("order", [["tasks"], ["worker", "bare:q"], ["enqueue", "bare:q", "nothing"]])
+def test_an_address_of_the_environment_that_means_nothing(site: Site, order: list[str]) -> None:
+    """Wherever it was written, it was written wrongly."""
+    (site.folder / "bare.py").write_text(BARE, encoding="utf-8")
+    ended = site.run(*order, OMNIQ_URL="mongodb://h/db")
+    assert ended.returncode == 2
+    check_complaint((ended.stdout, ended.stderr), ["no storage speaks 'mongodb'"])
+
+
+def test_a_driver_that_is_not_installed_is_no_fault_of_the_command(site: Site) -> None:
+    """The address is right; the machine lacks something. A stand-in hides the driver."""
+    (site.folder / "hidden").mkdir()
+    (site.folder / "hidden" / "asyncpg.py").write_text(
+        "raise ModuleNotFoundError('No module named asyncpg', name='asyncpg')\n"
+    )
+    ended = site.run("tasks", "--url", "postgresql://h/db", PYTHONPATH=str(site.folder / "hidden"))
+    assert ended.returncode == 1
+    check_complaint((ended.stdout, ended.stderr), ["asyncpg", "omniq-tasks[postgres]"])
 
 
 def check_complaint(outputs: tuple[str, str], words: list[str]) -> None:

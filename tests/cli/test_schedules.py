@@ -61,11 +61,29 @@ async def test_add_list_pause_resume_run_remove(site: Site) -> None:
         assert await store.schedules() == []
 
 
+async def test_verbs_answer_in_json_too(site: Site) -> None:
+    def said(*arguments: str) -> object:
+        ended = site.run("schedules", *arguments, "--json", "--url", URL)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        return json.loads(ended.stdout)
+
+    async with site.store() as store:
+        await store.save_schedule(Schedule(name="tick", call=Task("jobs.nap"), every=3600))
+        assert said("pause", "tick") == {"name": "tick", "paused": True}
+        assert (await store.schedules())[0].paused
+        assert said("resume", "tick") == {"name": "tick", "paused": False}
+        assert not (await store.schedules())[0].paused
+        assert said("remove", "tick") == {"name": "tick", "removed": True}
+        assert await store.schedules() == []
+        migrated = site.run("migrate", "--json", "--url", URL)
+        assert json.loads(migrated.stdout)["up_to_date"] is True
+
+
 async def test_what_is_refused_is_refused_in_one_line(site: Site) -> None:
     async with site.store() as store:
         assert "no schedule 'nobody'" in fails(site, "pause", "nobody", code=1)
         assert "no schedule 'nobody'" in fails(site, "remove", "nobody", code=1)
-        assert "every=60 or cron" in fails(site, "add", "a", "jobs.nap")
+        assert "--every 60 or --cron" in fails(site, "add", "a", "jobs.nap")
         assert "not both" in fails(site, "add", "a", "jobs.nap", "--every", "5", "--cron", "* * * * *")
         assert "never fires" in fails(site, "add", "a", "jobs.nap", "--cron", "0 0 30 2 *")
         assert "no time zone" in fails(site, "add", "a", "jobs.nap", "--cron", "0 0 * * *", "--tz", "Nowhere")

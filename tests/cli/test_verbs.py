@@ -107,7 +107,7 @@ async def test_queues_pause_resume(site: Site) -> None:
         site.run("resume", "mail", "--url", URL)
         assert await store.paused() == {"empty"}
         bad = site.run("pause", "default", "no such name", "--url", URL)
-        assert (bad.returncode, len(bad.stderr.splitlines())) == (1, 1)
+        assert (bad.returncode, len(bad.stderr.splitlines())) == (2, 1)
         assert await store.paused() == {"empty"}, "a bad name changes nothing"
 
 

@@ -11,6 +11,7 @@ if not settings.configured:
     settings.configure(
         INSTALLED_APPS=["tests.glue.shop"],
         USE_TZ=True,
+        TIME_ZONE="UTC",
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
         TASKS={
             "default": {

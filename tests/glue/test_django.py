@@ -19,7 +19,7 @@ from django.utils import timezone
 from omniq import InvalidOption, OmniQ, Task
 from omniq.contrib import django as glue
 from omniq.testing import drain
-from tests.cli.site import Site
+from tests.cli.site import Site, until
 from tests.glue.tasks_of_django import BUILT_IN, exceptions, signals, tasks
 from tests.worker.scene import omniq_threads
 
@@ -150,6 +150,52 @@ def test_signals(q: OmniQ) -> None:
         ("task_started", "RUNNING"), ("task_finished", "SUCCESSFUL"),
         ("task_started", "RUNNING"), ("task_finished", "FAILED"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_a_result_that_is_looked_up_equals_the_one_that_was_returned(q: OmniQ, use_tz: bool) -> None:
+    """To the microsecond, whatever the clock of the store says; `run_after` also once the task has run."""
+    with override_settings(USE_TZ=use_tz):
+        soon = timezone.now() - timedelta(seconds=1, microseconds=7)
+        for task in (shop.add, shop.add.using(priority=-33, queue_name="mail", run_after=soon)):
+            result = task.enqueue(1, b=2)
+            assert shop.add.get_result(result.id) == result
+        drain(q)
+        ran = shop.add.get_result(result.id)
+        assert (ran.task, ran.enqueued_at) == (result.task, result.enqueued_at)
+        assert ran.is_finished
+
+
+def test_a_body_that_interrupts_itself_has_failed(q: OmniQ) -> None:
+    """A Ctrl-C at the worker never reaches a body, so this is the body's own doing; the worker goes on."""
+    results = [shop.interrupts.enqueue(), shop.add.enqueue(1)]
+    drain(q)
+    for result in results:
+        result.refresh()
+    assert [str(result.status) for result in results] == ["FAILED", "SUCCESSFUL"]
+    assert results[0].errors[0].exception_class is KeyboardInterrupt
+
+
+async def test_a_run_that_is_given_back_has_not_finished(q: OmniQ) -> None:
+    finished: list[Any] = []
+
+    def receive(task_result: Any, **_: Any) -> None:
+        finished.append(task_result)
+
+    async def begun() -> bool:
+        return shop.runs == ["waiting"]
+
+    signals.task_finished.connect(receive)
+    try:
+        result = await shop.waits.aenqueue()
+        async with q.async_worker() as pool:
+            await until(begun, "the body")
+            await pool.stop(timeout=0)
+    finally:
+        signals.task_finished.disconnect(receive)
+    await result.arefresh()
+    assert (str(result.status), finished) == ("READY", [])
+    await q.aclose()
 
 
 def test_what_json_cannot_say_is_refused(q: OmniQ) -> None:

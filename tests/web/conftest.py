@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,10 +24,14 @@ def apart(work: Callable[[], T]) -> T:
         return thread.submit(work).result()
 
 
+def served(database: Path, *options: str) -> AbstractContextManager[str]:
+    return served_url(f"sqlite:///{database}", *options)
+
+
 @contextmanager
-def served(database: Path, *options: str) -> Iterator[str]:
+def served_url(url: str, *options: str) -> Iterator[str]:
     """The address of `omniq dashboard` on a port that the kernel chose."""
-    command = [sys.executable, "-m", "omniq", "dashboard", "--port", "0", "--url", f"sqlite:///{database}"]
+    command = [sys.executable, "-m", "omniq", "dashboard", "--port", "0", "--url", url]
     process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

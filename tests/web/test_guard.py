@@ -147,6 +147,16 @@ async def test_another_site_cannot_act(headers: dict[str, str], status: int) -> 
     await store.close()
 
 
+@pytest.mark.parametrize("headers", [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}])
+async def test_another_site_cannot_listen(headers: dict[str, str]) -> None:
+    """S9: neither to what is pushed nor to any other answer, whatever its browser would let through."""
+    dashboard = Dashboard(storage())
+    async with client(dashboard, **headers) as asking:
+        for method, path in routes(dashboard):
+            if method == "GET" and path.startswith("/api/"):
+                assert (await asking.get(path)).status_code == 403, path
+
+
 async def test_schedules_are_shown_without_arguments_and_obey() -> None:
     """S12, and each verb; what is not there is told."""
     store = storage()

@@ -11,12 +11,33 @@ from typing import Any, TypeVar
 import pytest
 
 from omniq import Task, TaskError
+from omniq.reports import PoolInfo, ProcessInfo, Scaling
 from omniq.schedule import Schedule
 from omniq.storage import SQLiteStorage
-from omniq.task import Settlement, WorkerInfo
+from omniq.task import Settlement, WorkerInfo, replace
 from tests.web.conftest import apart, served
 
 T = TypeVar("T")
+# Elements that would load or run something, and what a value breaks out of: tag, attribute, script, URL.
+_TAGS = [
+    *("<img src=x onerror={}>", "<svg onload={}>", "<body onload={}>", "<video><source onerror={}></video>"),
+    *("<audio src=x onerror={}>", "<details open ontoggle={}>", "<input autofocus onfocus={}>"),
+    *("<iframe srcdoc='<script>{}</script>'>", "<object data=javascript:{}>", "<embed src=javascript:{}>"),
+    *("<a href=javascript:{}>x</a>", "<form action=javascript:{}><button>", "<math href=javascript:{}>"),
+    *("<marquee onstart={}>", "<style onload={}></style>", "<link rel=stylesheet onerror={} href=x>"),
+]
+_OUT_OF = [
+    "{}",
+    '">{}',
+    "'>{}",
+    "</title>{}",
+    "</textarea>{}",
+    "<!--{}-->",
+    "]]>{}",
+    "</pre>{}",
+    "\u202e{}",
+    "`{}`",
+]
 XSS = [
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
@@ -24,9 +45,17 @@ XSS = [
     "'-alert(1)-'",
     "javascript:alert(1)",
     "{{constructor.constructor('alert(1)')()}}",
-    "<a href=javascript:alert(1)>x</a>",
+    "${alert(1)}",
+    "<ScRiPt>alert(1)</sCrIpT>",
+    "&lt;script&gt;alert(1)&lt;/script&gt;",
+    "<scr<script>ipt>alert(1)</script>",
+    *(tag.format("alert(1)") for tag in _TAGS),
+    *(around.format(_TAGS[n % len(_TAGS)].format("alert(1)")) for n, around in enumerate(_OUT_OF[1:] * 3)),
+    "\x1b[31m<b onmouseover=alert(1)>",
+    "<!--><img src=x onerror=alert(1)>-->",
     "</title><script>alert(1)</script>",
 ]
+assert len(set(XSS)) >= 50
 
 
 class Desk:
@@ -166,6 +195,9 @@ def test_the_overview_is_live(desk: Desk) -> None:
     desk.put(*(Task("shop.fresh", queue="fresh") for _ in range(7)))
     desk.page.locator('tr[data-queue="fresh"]', has_text="7").wait_for()
     assert desk.page.locator(".chart svg rect").count() > 60
+    desk.page.locator(".chart", has_text="Depth").locator(".legend").get_by_text("waiting").wait_for()
+    assert desk.page.locator(".chart", has_text="Depth").locator("polyline").count() == 1
+    desk.page.locator(".chart", has_text="Times").get_by_text("the latest").wait_for()
 
 
 def test_tasks_are_filtered_and_paged(desk: Desk) -> None:
@@ -205,6 +237,37 @@ def test_workers_show_their_slots_and_where_nobody_is_heard_of(desk: Desk) -> No
     desk.becomes("cancelling")
 
 
+def test_workers_show_their_processes_and_why_there_are_so_many(desk: Desk) -> None:
+    """And follow: a decision that is told while the page is open appears on it."""
+    now = datetime.now(UTC)
+    busy = ProcessInfo(4711, "busy", now - timedelta(seconds=90), 12, "in a process", "shop.render")
+    idle = ProcessInfo(4712, "ready", now, 3)
+    grown = Scaling(now - timedelta(seconds=91), 1, 2, "1 waiting, 1 busy")
+    pool = PoolInfo("tasks", 0, 4, 3, ("renders",), "0 waiting, 1 busy, 1 idle", (busy, idle), (grown,))
+    info = WorkerInfo("cyd@host:1:x", "cyd", "host", 1, ("renders",), 4, 0, pools=(pool,))
+
+    async def beat(storage: SQLiteStorage) -> None:
+        await storage.beat(info)
+
+    async def shrink(storage: SQLiteStorage) -> None:
+        gone = Scaling(datetime.now(UTC), 2, 1, "0 waiting, 1 busy, 1 idle, 1 not needed for 15 s")
+        shrunk = replace(pool, processes=(busy,), scalings=(gone, grown))
+        await storage.beat(replace(info, pools=(shrunk,)))
+
+    desk.put(Task("shop.render", id="in a process", queue="renders"))
+    desk.do(beat)
+    desk.open("workers")
+    card = desk.page.locator(".worker", has_text="cyd")
+    card.get_by_text("2 now, 1 busy; 0 to 4 allowed; 0 waiting, 1 busy, 1 idle").wait_for()
+    row = card.locator(".pool tr", has_text="pid 4711")
+    row.get_by_text("busy").wait_for()
+    assert card.locator(".scalings tr", has_text="1 → 2").inner_text().endswith("1 waiting, 1 busy")
+    desk.do(shrink)
+    card.locator(".scalings tr", has_text="2 → 1").get_by_text("1 not needed for 15 s").wait_for()
+    row.get_by_role("link", name="shop.render").click()
+    desk.page.locator("code", has_text="in a process").wait_for()
+
+
 def test_everything_can_be_done_by_keyboard(desk: Desk) -> None:
     desk.fail(Task("shop.keys", id="keys", queue="keys"), TaskError("E", "boom"))
     desk.open()
@@ -236,25 +299,30 @@ def test_a_phone_needs_no_sideways_scrolling(desk: Desk) -> None:
         desk.open(place)
         desk.page.locator("main .card").first.wait_for()
         assert desk.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
+        assert desk.page.evaluate("document.getElementById('nav').scrollWidth <= innerWidth"), place
 
 
 def test_no_text_of_a_user_becomes_markup(desk: Desk) -> None:
     """S10: canaries in every field that a user can fill; nothing is born from data, and no script runs."""
-    for number, canary in enumerate(XSS):
+    named = ["".join(filter(str.isprintable, canary)) for canary in XSS]  # a name has no other characters
+    for number, (canary, name) in enumerate(zip(XSS, named, strict=True)):
         call = Task(
             "shop.evil",
             (canary, {canary: canary}),
             {canary: canary},
-            id=f"{number} {canary}",
+            id=f"{number} {name}",
             queue="evil",
-            unique_key=f"{number}{canary}",
-            headers={canary: canary},
+            unique_key=f"{number}{name}",
+            headers={name: name},
         )
         desk.fail(call, TaskError(canary, canary, canary))
 
     async def work(storage: SQLiteStorage) -> None:
         await storage.enqueue(Task("shop.evil", id="held", queue="evil2"))
-        await storage.beat(WorkerInfo(XSS[1], XSS[1], XSS[1], 1, None, 1, 1, (XSS[0],)))
+        process = ProcessInfo(1, XSS[1], datetime.now(UTC), 1, XSS[1], XSS[1], XSS[0])
+        scaling = Scaling(datetime.now(UTC), 0, 1, XSS[1])
+        pool = PoolInfo(XSS[1], 0, 1, 0, (), XSS[1], (process,), (scaling,))
+        await storage.beat(WorkerInfo(XSS[1], XSS[1], XSS[1], 1, None, 1, 1, (XSS[0],), pools=(pool,)))
         await storage.claim(XSS[1], ["evil2"], 1, 600.0)
         await storage.save_schedule(Schedule(name=XSS[1], call=Task("shop.evil"), every=86400))
 
@@ -262,7 +330,7 @@ def test_no_text_of_a_user_becomes_markup(desk: Desk) -> None:
     wrong = "main script, main img, main svg [onload], main [onerror], [href^=javascript]"
     born = f"document.querySelectorAll('{wrong}').length"
     places = ["", "queues", "tasks?queue=evil", "workers", "schedules", "task/held"]
-    places += [f"task/{_quoted(f'{n} {canary}')}" for n, canary in enumerate(XSS)]
+    places += [f"task/{_quoted(f'{n} {name}')}" for n, name in enumerate(named)]
     for place in places:
         desk.open(place)
         desk.page.locator("main .card").first.wait_for()

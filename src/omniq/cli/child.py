@@ -24,6 +24,7 @@ from omniq.cli import log
 from omniq.cli.application import load
 from omniq.cli.errors import EXIT_FAILED, EXIT_USAGE, CommandFailed
 from omniq.cli.renewal import keep_renewing
+from omniq.cli.store import storage_at, storage_of
 from omniq.cli.text import safe
 from omniq.cli.wire import (
     MAX_MESSAGE_CHARS,
@@ -83,8 +84,8 @@ def _prepare(start: Start, link: Link[Order]) -> AsyncWorkerPool:
     plan = start.plan
     app = load(plan.app)
     if plan.url is not None:
-        app.use(plan.url)
-    storage = app.storage()
+        app.use(storage_at(plan.url))
+    storage = storage_of(app)
     can = storage.capabilities
     if plan.processes > 1 and can.batched and not can.durable:  # a built-in store that is no store for two
         raise CommandFailed(

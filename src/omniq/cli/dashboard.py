@@ -7,12 +7,11 @@ from types import FrameType
 
 import click
 
-from omniq.cli.errors import CommandFailed
+from omniq.cli.errors import EXIT_USAGE, CommandFailed
 from omniq.cli.group import OmniqCommand
 from omniq.cli.store import find_store, url_option
 
 MIN_TOKEN = 16
-EXIT_USAGE = 2
 
 
 @click.command(cls=OmniqCommand)

@@ -11,7 +11,7 @@ import click
 
 from omniq.cli.errors import EXIT_FAILED, CommandFailed
 from omniq.cli.group import OmniqCommand
-from omniq.cli.options import Seconds, age, each_json_option
+from omniq.cli.options import QUEUE, Seconds, age, each_json_option, one_json_option
 from omniq.cli.store import url_option, with_store
 from omniq.cli.tasks import each
 
@@ -33,7 +33,7 @@ PURGE_PAGE: Final = 500
     metavar="SECONDS",
     help="Wait so long for the end of the task.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One object instead of a line.")
+@one_json_option
 @url_option
 def result(task_id: str, timeout: float, as_json: bool, url: str | None) -> int:
     """Print what a task returned. Exits with 1 if it failed, was cancelled, or has not ended."""
@@ -82,14 +82,14 @@ def delete(ids: tuple[str, ...], as_json: bool, url: str | None) -> int:
 
 @click.command(cls=OmniqCommand)
 @click.option("--status", type=click.Choice(FINAL, case_sensitive=False), help="Only tasks that ended so.")
-@click.option("--queue", metavar="NAME", help="Only tasks of this queue.")
+@click.option("--queue", type=QUEUE, metavar="NAME", help="Only tasks of this queue.")
 @click.option(
     "--older-than",
     callback=age,
     metavar="AGE",
     help="Only what ended longer ago than this: 90s, 30m, 12h, 7d, 2w.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One object instead of a line.")
+@one_json_option
 @url_option
 def purge(status: str | None, queue: str | None, older_than: float, as_json: bool, url: str | None) -> None:
     """Delete tasks that have ended. What waits or runs stays."""

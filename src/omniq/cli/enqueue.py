@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from omniq.cli.errors import EXIT_USAGE, CommandFailed
+from omniq.cli.errors import EXIT_USAGE, CommandFailed, written_wrongly
 from omniq.cli.group import OmniqCommand, debugging
 from omniq.cli.options import app_path, json_value
+from omniq.cli.store import storage_at, storage_of
 
 if TYPE_CHECKING:
     from omniq.app import OmniQ, TaskFunction
@@ -46,17 +47,15 @@ def enqueue(
     from omniq.cli import log
     from omniq.cli.application import load
     from omniq.cli.output import print_json
-    from omniq.errors import InvalidOption
 
     log.configure("warning", debug=debugging())
     q = load(app)
     if url is not None:
-        q.use(url)
+        q.use(storage_at(url))
     task = _find(q, app, name)
-    try:
+    with written_wrongly():
         call = task.call(*arguments, **kwargs)
-    except InvalidOption as exc:
-        raise CommandFailed(str(exc), EXIT_USAGE) from exc
+    storage_of(q)
     with q:
         [handle] = q.enqueue_many([call])
     if as_json:

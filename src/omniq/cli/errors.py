@@ -4,6 +4,9 @@
     2     the command was written wrongly, or names an application that cannot be loaded
     130   Ctrl-C
 
+Whether a refusal is 1 or 2 does not follow from its class: a missing folder is an `InvalidOption`, and so is
+a queue name with a blank. What the words alone make impossible is `written_wrongly`.
+
 A traceback is printed only with `--debug`.
 """
 
@@ -11,10 +14,12 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Final
 
 from omniq.cli.text import masked, safe
-from omniq.errors import OmniqError
+from omniq.errors import InvalidOption, OmniqError
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -27,6 +32,15 @@ class CommandFailed(OmniqError):
     def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+@contextmanager
+def written_wrongly() -> Generator[None]:
+    """Around what only looks at the words of the command, and at nothing on this machine."""
+    try:
+        yield
+    except InvalidOption as exc:
+        raise CommandFailed(str(exc), EXIT_USAGE) from exc
 
 
 def report(exc: BaseException, *, debug: bool) -> int:

@@ -25,6 +25,7 @@ def examine_server(vitals: Vitals) -> Iterator[Finding]:
     yield _durability(vitals)
     yield _snapshot(vitals)
     yield _connections(vitals)
+    yield _wake_ups(vitals)
 
 
 def _rights(vitals: Vitals) -> Finding:
@@ -58,3 +59,15 @@ def _connections(vitals: Vitals) -> Finding:
     if vitals.connections < FULL_SHARE * vitals.max_connections:
         return Finding("ok", "server", text)
     return Finding("warning", "server", f"{text}: workers wait when there is none; raise max_connections")
+
+
+def _wake_ups(vitals: Vitals) -> Finding:
+    if vitals.wakes:
+        through = " through a pooler that keeps sessions" if vitals.pooled else ""
+        return Finding("ok", "wake-ups", f"workers are told by LISTEN{through}")
+    if vitals.pooled:
+        return Finding(
+            "warning", "wake-ups", "none through this pooler, which lends connections per transaction: "
+            "workers look every poll_interval; give them the address of the server itself",
+        )  # fmt: skip
+    return Finding("warning", "wake-ups", "no connection that listens: workers look every poll_interval")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from omniq.cli.errors import EXIT_FAILED, CommandFailed
+from omniq.cli.errors import EXIT_FAILED, EXIT_USAGE, CommandFailed
 from omniq.cli.group import OmniqCommand
-from omniq.cli.options import POSITIVE
+from omniq.cli.options import POSITIVE, one_json_option
 from omniq.cli.store import find_store, url_option
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="How long due work may stand still, and the store take to answer.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One object instead of a line.")
+@one_json_option
 @url_option
 def health(lease: float, as_json: bool, url: str | None) -> int:
     """Whether work is being done: exits with 0 if so, with 1 if not.
@@ -44,7 +44,7 @@ def health(lease: float, as_json: bool, url: str | None) -> int:
     try:
         storage = find_store(url)
     except CommandFailed as exc:
-        if not as_json:
+        if not as_json or exc.exit_code == EXIT_USAGE:
             raise
         found = Health(False, (str(exc),))
     else:

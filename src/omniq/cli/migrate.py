@@ -8,6 +8,7 @@ import click
 
 from omniq.cli.errors import CommandFailed
 from omniq.cli.group import OmniqCommand
+from omniq.cli.options import one_json_option
 from omniq.cli.store import find_store, url_option
 
 if TYPE_CHECKING:
@@ -17,10 +18,15 @@ if TYPE_CHECKING:
 @click.command(cls=OmniqCommand)
 @url_option
 @click.option("--sql", is_flag=True, help="Print the SQL and change nothing.")
-def migrate(url: str | None, sql: bool) -> None:
+@one_json_option
+def migrate(url: str | None, sql: bool, as_json: bool) -> None:
     """Make the tables of a PostgreSQL store, or bring them to this version; safe to repeat."""
     import asyncio
 
+    from omniq.cli.output import print_json
+
+    if sql and as_json:
+        raise click.UsageError("--sql prints SQL; leave out --json")
     storage = find_store(url)
     if sql:
         text = getattr(storage, "migration_sql", None)
@@ -29,7 +35,10 @@ def migrate(url: str | None, sql: bool) -> None:
         print(text())
         return
     asyncio.run(_migrate(storage))
-    print(f"{storage!r} is up to date")
+    if as_json:
+        print_json({"store": repr(storage), "up_to_date": True})
+    else:
+        print(f"{storage!r} is up to date")
 
 
 async def _migrate(storage: BaseStorage) -> None:

@@ -9,7 +9,7 @@ import click
 
 from omniq.cli.errors import CommandFailed
 from omniq.cli.group import OmniqCommand, debugging
-from omniq.cli.store import find_store
+from omniq.cli.store import find_store, storage_at
 
 if TYPE_CHECKING:
     from omniq.moving import Removal
@@ -32,9 +32,8 @@ def move(source: str, target: str, while_running: bool, as_json: bool) -> None:
     from omniq.cli import log
     from omniq.cli.output import print_json
     from omniq.storage.memory import MemoryStorage
-    from omniq.storage.url import open_storage
 
-    here, there = find_store(source), open_storage(target)
+    here, there = find_store(source), storage_at(target)
     if isinstance(there, MemoryStorage):
         raise CommandFailed("a memory:// store ends with this command; name one that lasts")
     if here.url is not None and here.url == there.url:

@@ -16,6 +16,8 @@ _AGE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhdw]?)")
 class Seconds(click.FloatRange):
     """A number of seconds that somebody could wait for."""
 
+    name = "number of seconds"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds = float(super().convert(value, param, ctx))
         if not math.isfinite(seconds):
@@ -29,11 +31,34 @@ POSITIVE: Final = Seconds(min=0, min_open=True)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class QueueName(click.types.StringParamType):
+    """A name that a queue can have; whether there is such a queue is another question."""
+
+    name = "queue"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from omniq.checks import queue_name
+        from omniq.errors import InvalidOption
+
+        try:
+            return queue_name(value)
+        except InvalidOption as exc:
+            self.fail(str(exc), param, ctx)
+
+
+QUEUE: Final = QueueName()
+
+
 def each_json_option(command: F) -> F:
     """For commands that take several names and say a line about each."""
     return click.option("--json", "as_json", is_flag=True, help="A list of objects instead of lines.")(
         command
     )
+
+
+def one_json_option(command: F) -> F:
+    """For commands that say one line."""
+    return click.option("--json", "as_json", is_flag=True, help="One object instead of a line.")(command)
 
 
 def age(_: click.Context, __: click.Parameter, value: str | None) -> float:

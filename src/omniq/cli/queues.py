@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from omniq.cli.group import OmniqCommand
-from omniq.cli.options import each_json_option
+from omniq.cli.options import QUEUE, each_json_option
 from omniq.cli.store import url_option, with_store
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ async def _queues(storage: BaseStorage) -> list[dict[str, Any]]:
 
 
 @click.command(cls=OmniqCommand)
-@click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
+@click.argument("names", type=QUEUE, metavar="QUEUE...", nargs=-1, required=True)
 @each_json_option
 @url_option
 def pause(names: tuple[str, ...], as_json: bool, url: str | None) -> None:
@@ -57,7 +57,7 @@ def pause(names: tuple[str, ...], as_json: bool, url: str | None) -> None:
 
 
 @click.command(cls=OmniqCommand)
-@click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
+@click.argument("names", type=QUEUE, metavar="QUEUE...", nargs=-1, required=True)
 @each_json_option
 @url_option
 def resume(names: tuple[str, ...], as_json: bool, url: str | None) -> None:
@@ -67,10 +67,7 @@ def resume(names: tuple[str, ...], as_json: bool, url: str | None) -> None:
 
 async def _each_queue(storage: BaseStorage, names: tuple[str, ...], as_json: bool, *, paused: bool) -> None:
     from omniq.cli.output import print_json
-    from omniq.task import queue_name
 
-    for name in names:
-        queue_name(name)  # one that makes no sense changes none of the others
     for name in names:
         await (storage.pause if paused else storage.resume)(name)
         if not as_json:

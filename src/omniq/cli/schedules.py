@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from omniq.cli.errors import EXIT_USAGE, CommandFailed
+from omniq.cli.errors import CommandFailed, written_wrongly
 from omniq.cli.group import OmniqCommand
-from omniq.cli.options import json_value
+from omniq.cli.options import POSITIVE, QUEUE, json_value, one_json_option
 from omniq.cli.store import url_option, with_store
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def as_dict(schedule: Schedule) -> dict[str, Any]:
 @schedules.command(cls=OmniqCommand)
 @click.argument("name")
 @click.argument("task")
-@click.option("--every", type=float, metavar="SECONDS", help="So many seconds apart.")
+@click.option("--every", type=POSITIVE, metavar="SECONDS", help="So many seconds apart.")
 @click.option("--cron", metavar="LINE", help="A cron line of five fields, such as '0 2 * * *'.")
 @click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="The time zone of --cron.")
 @click.option("--catch-up", type=click.Choice(["latest", "all", "skip"]), default="latest", show_default=True)
@@ -112,12 +112,12 @@ def as_dict(schedule: Schedule) -> dict[str, Any]:
     callback=json_value(dict, """'{"body": "hi"}'"""),
     help="""The arguments by name, such as '{"body": "hi"}'.""",
 )
-@click.option("--queue", default="default", show_default=True)
+@click.option("--queue", type=QUEUE, default="default", show_default=True)
 @click.option("--priority", type=click.IntRange(0, 9), default=0, show_default=True)
-@click.option("--timeout", type=float, metavar="SECONDS")
+@click.option("--timeout", type=POSITIVE, metavar="SECONDS")
 @click.option("--max-retries", type=click.IntRange(0), default=3, show_default=True)
 @click.option("--force", is_flag=True, help="Also for a task that no worker here serves now.")
-@click.option("--json", "as_json", is_flag=True, help="One object instead of a line.")
+@one_json_option
 @url_option
 @click.pass_context
 def add(
@@ -134,27 +134,28 @@ def add(
 ) -> None:
     """Save a schedule called NAME for the task TASK (its name in the application)."""
     from omniq.cli.output import print_json
-    from omniq.errors import InvalidOption
+    from omniq.cli.text import safe
     from omniq.schedule import Schedule
     from omniq.task import Task
 
+    if (options["every"] is None) == (options["cron"] is None):
+        raise click.UsageError("a schedule needs either --every 60 or --cron '*/5 * * * *', and not both")
     fields = ("queue", "priority", "timeout", "max_retries")
-    try:
+    with written_wrongly():
         call = Task(task, tuple(arguments), kwargs, **{field: options.pop(field) for field in fields})
         wanted = Schedule(name=name, call=call, **options)
-        saved = with_store(_url(context, url), lambda storage: _save(storage, wanted, force))
-    except InvalidOption as exc:
-        raise CommandFailed(str(exc), EXIT_USAGE) from exc
+    saved = with_store(_url(context, url), lambda storage: _save(storage, wanted, force))
     if as_json:
         print_json(as_dict(saved))
         return
-    sys.stdout.write(f"{name}: {when(saved)}, next {_moment(saved)}\n")
+    sys.stdout.write(f"{safe(name)}: {when(saved)}, next {_moment(saved)}\n")
 
 
 async def _save(storage: BaseStorage, wanted: Schedule, force: bool) -> Schedule:
     if not force:
         await _check_served(storage, wanted.call.func_path)
-    return await storage.save_schedule(wanted)
+    with written_wrongly():  # the store is open by now; what it refuses is the schedule
+        return await storage.save_schedule(wanted)
 
 
 async def _check_served(storage: BaseStorage, func_path: str) -> None:
@@ -194,27 +195,29 @@ def _moment(schedule: Schedule) -> str:
 
 @schedules.command(cls=OmniqCommand)
 @click.argument("name")
+@one_json_option
 @url_option
 @click.pass_context
-def pause(context: click.Context, name: str, url: str | None) -> None:
+def pause(context: click.Context, name: str, as_json: bool, url: str | None) -> None:
     """No ticks until `resume`."""
     with_store(_url(context, url), lambda storage: storage.pause_schedule(name))
-    sys.stdout.write(f"{name}: paused\n")
+    _tell(name, "paused", {"paused": True}, as_json)
 
 
 @schedules.command(cls=OmniqCommand)
 @click.argument("name")
+@one_json_option
 @url_option
 @click.pass_context
-def resume(context: click.Context, name: str, url: str | None) -> None:
+def resume(context: click.Context, name: str, as_json: bool, url: str | None) -> None:
     """Go on with the next tick; what was missed meanwhile stays missed."""
     with_store(_url(context, url), lambda storage: storage.resume_schedule(name))
-    sys.stdout.write(f"{name}: resumed\n")
+    _tell(name, "resumed", {"paused": False}, as_json)
 
 
 @schedules.command(cls=OmniqCommand)
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="One object instead of the id.")
+@one_json_option
 @url_option
 @click.pass_context
 def run(context: click.Context, name: str, as_json: bool, url: str | None) -> None:
@@ -230,9 +233,20 @@ def run(context: click.Context, name: str, as_json: bool, url: str | None) -> No
 
 @schedules.command(cls=OmniqCommand)
 @click.argument("name")
+@one_json_option
 @url_option
 @click.pass_context
-def remove(context: click.Context, name: str, url: str | None) -> None:
+def remove(context: click.Context, name: str, as_json: bool, url: str | None) -> None:
     """Forget a schedule. The tasks that it made stay; an application that saves it again brings it back."""
     with_store(_url(context, url), lambda storage: storage.delete_schedule(name))
-    sys.stdout.write(f"{name}: removed\n")
+    _tell(name, "removed", {"removed": True}, as_json)
+
+
+def _tell(name: str, state: str, facts: dict[str, bool], as_json: bool) -> None:
+    from omniq.cli.output import print_json
+    from omniq.cli.text import safe
+
+    if as_json:
+        print_json({"name": name, **facts})
+        return
+    sys.stdout.write(f"{safe(name)}: {state}\n")

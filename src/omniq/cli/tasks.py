@@ -10,7 +10,7 @@ import click
 
 from omniq.cli.errors import EXIT_FAILED
 from omniq.cli.group import OmniqCommand
-from omniq.cli.options import each_json_option
+from omniq.cli.options import QUEUE, each_json_option
 from omniq.cli.store import url_option, with_store
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ STATUSES: Final = ("PENDING", "RUNNING", "SUCCESS", "FAILED", "CANCELLED")
 
 @click.command(cls=OmniqCommand)
 @click.option("--status", type=click.Choice(STATUSES, case_sensitive=False))
-@click.option("--queue", metavar="NAME")
+@click.option("--queue", type=QUEUE, metavar="NAME")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="A list of objects instead of a table.")
 @url_option

@@ -10,21 +10,17 @@ import click
 
 from omniq.cli.errors import CommandFailed
 from omniq.cli.group import OmniqCommand, debugging
-from omniq.cli.options import POSITIVE, Seconds, app_path
+from omniq.cli.options import POSITIVE, QUEUE, Seconds, app_path
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 
-def _queue_names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
-    from omniq.errors import InvalidOption
-    from omniq.task import queue_name
-
+def _queue_names(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> tuple[str, ...] | None:
     if value is None:
         return None
-    try:
-        return tuple(queue_name(name.strip()) for name in value.split(","))
-    except InvalidOption as exc:
-        raise click.BadParameter(str(exc)) from exc
+    return tuple(QUEUE.convert(name.strip(), option, context) for name in value.split(","))
 
 
 @click.command(cls=OmniqCommand)

@@ -87,11 +87,9 @@ class Guard:
             if method in SAFE_METHODS and not path.startswith("/api/") and path != "/metrics":
                 return RedirectResponse(scope.get("root_path", "") + "/login", status_code=303)
             return refused(401, "a token is needed: Authorization: Bearer ..., or sign in at /login")
-        if method in SAFE_METHODS:
-            return None
-        if not self._same_origin(headers):
+        if (method not in SAFE_METHODS or path.startswith("/api/")) and not self._same_origin(headers):
             return refused(403, "this was asked by another site")
-        if path == "/login":
+        if method in SAFE_METHODS or path == "/login":
             return None
         if not self._allow_actions:
             return refused(403, "read-only; start the dashboard with --allow-actions")

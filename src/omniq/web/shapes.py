@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from omniq.logic.health import judge
 from omniq.logic.why import Reason
+from omniq.reports import PoolInfo
 from omniq.schedule import Schedule
 from omniq.storage.base import BaseStorage
-from omniq.storage.facts import vital_signs
+from omniq.storage.facts import look_at, signs_in
 from omniq.storage.tallying import counted, minute_of, rated
 from omniq.task import Head, Run, Tally, Task, TaskError, TaskFilter, TaskStatus, Timing, WorkerInfo
 from omniq.web import redacting
@@ -20,6 +22,7 @@ SAMPLE: Final = 1_000
 LATE_SHOWN: Final = 8
 RUNNING_SHOWN: Final = 8
 MAX_RUNNING: Final = 1_000
+TIMES_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
 def moment(at: datetime | None) -> str | None:
@@ -119,6 +122,38 @@ def worker(one: WorkerInfo, holding: Sequence[Task], now: datetime) -> dict[str,
         "seen_at": moment(one.seen_at),
         "silent": one.seen_at is None or (now - one.seen_at).total_seconds() > SILENT_S,
         "slots": [brief(task, now) for task in holding],
+        "pools": [pool(known) for known in one.pools],
+    }
+
+
+def pool(one: PoolInfo) -> dict[str, Any]:
+    """A worker's processes, as of its latest beat."""
+    return {
+        "purpose": one.purpose,
+        "least": one.least,
+        "most": one.most,
+        "reason": redacting.text(one.reason, 300),
+        "processes": [
+            {
+                "pid": process.pid,
+                "status": process.status,
+                "since": moment(process.since),
+                "runs": process.runs,
+                "id": process.task_id,
+                "func": process.func_path,
+                "reason": redacting.text(process.reason, 300),
+            }
+            for process in one.processes
+        ],
+        "scalings": [
+            {
+                "at": moment(scaled.at),
+                "before": scaled.before,
+                "after": scaled.after,
+                "reason": redacting.text(scaled.reason, 300),
+            }
+            for scaled in one.scalings
+        ],
     }
 
 
@@ -166,31 +201,51 @@ def timings(found: Sequence[Timing]) -> dict[str, Any]:
         "of": len(found),
         "wait": percentiles([one.wait_s for one in found]),
         "run": percentiles([one.run_s for one in found]),
+        "spread": spread(found),
     }
+
+
+def spread(found: Sequence[Timing]) -> list[dict[str, float | int | None]]:
+    """How many waited and ran up to each time, and longer than the one before; the last has no end."""
+    waited, ran = [0] * (len(TIMES_S) + 1), [0] * (len(TIMES_S) + 1)
+    for one in found:
+        waited[bisect_left(TIMES_S, one.wait_s)] += 1
+        ran[bisect_left(TIMES_S, one.run_s)] += 1
+    bounds: list[float | None] = [*TIMES_S, None]
+    return [{"to_s": to, "waited": waited[n], "ran": ran[n]} for n, to in enumerate(bounds)]
 
 
 def series(tallies: Iterable[Tally], now: datetime) -> list[dict[str, Any]]:
     """One point for every minute of the last hour, also where nothing happened."""
     first = minute_of(now) - timedelta(minutes=CHART_MINUTES - 1)
     names = ("enqueued", "succeeded", "given_up", "stopped", "retried", "lost")
-    points = {first + timedelta(minutes=n): dict.fromkeys(names, 0) for n in range(CHART_MINUTES)}
+    points: dict[datetime, dict[str, int]] = {
+        first + timedelta(minutes=n): dict.fromkeys(names, 0) for n in range(CHART_MINUTES)
+    }
+    waiting = 0  # at the end of a minute: what every minute up to it has changed
+    changes = dict.fromkeys(points, 0)
     for tally in tallies:
         if (point := points.get(tally.minute)) is not None:
+            changes[tally.minute] += tally.pending
             for name in names:
                 point[name] += getattr(tally, name)
+        elif tally.minute < first:
+            waiting += tally.pending
+    for at, point in points.items():
+        waiting += changes[at]
+        point["waiting"] = waiting
     return [{"at": at.isoformat(), **point} for at, point in points.items()]
 
 
 async def overview(storage: BaseStorage) -> dict[str, Any]:
     """Everything of the first page; its cost does not grow with the store."""
-    now = storage.clock.now()
-    tallies, paused = await storage.tallies(), await storage.paused()
-    heads = sorted(await storage.heads(), key=lambda one: one.due_at)
+    look = await look_at(storage)
+    now, tallies, paused, workers = look.now, look.tallies, look.paused, look.workers
+    heads = sorted(look.heads, key=lambda one: one.due_at)
     running = await storage.page(TaskFilter(status=TaskStatus.RUNNING), limit=MAX_RUNNING)
     longest = sorted(running.tasks, key=lambda task: task.started_at or now)[:RUNNING_SHOWN]
-    health = judge(*await vital_signs(storage))
+    health = judge(*signs_in(look))
     rates = rated(tallies, now - timedelta(minutes=5), now)
-    workers = await storage.workers()
     return {
         "now": now.isoformat(),
         "health": {"ok": health.ok, "problems": health.problems, "notes": health.notes},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from tests.glue.tasks_of_django import task
@@ -46,6 +47,17 @@ def with_context(context: Any, word: str) -> list[Any]:
 @task
 def returns_a_set() -> set[int]:
     return {1}
+
+
+@task
+def interrupts() -> None:
+    raise KeyboardInterrupt("of its own")
+
+
+@task
+async def waits() -> None:
+    runs.append("waiting")
+    await asyncio.Event().wait()
 
 
 not_a_task = "just text"

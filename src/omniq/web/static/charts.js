@@ -5,45 +5,82 @@ const W = 600, H = 150, LEFT = 34, BOTTOM = 16;
 
 function nice(top) {
   const power = 10 ** Math.floor(Math.log10(Math.max(1, top)));
-  for (const step of [1, 2, 5, 10]) if (top <= step * power) return step * power;
+  for (const step of [1, 1.5, 2, 3, 4, 5, 6, 8, 10]) if (top <= step * power) return step * power;
   return 10 * power;
 }
 
 const short = (n) => (n >= 1e6 ? `${n / 1e6}M` : n >= 1e3 ? `${n / 1e3}k` : String(n));
 
-// layers: [[name in the points, css class, label]]
-export function bars(title, points, layers) {
-  const sums = points.map((p) => layers.reduce((total, [name]) => total + p[name], 0));
-  const top = nice(Math.max(1, ...sums));
-  const width = (W - LEFT) / points.length;
-  const y = (v) => (H - BOTTOM) * (1 - v / top);
-  const marks = [0, 0.5, 1].flatMap((part) => {
-    const at = y(top * part);
+const clock = (at) => new Date(at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const y = (value, top) => (H - BOTTOM) * (1 - value / top);
+
+function scale(top) {
+  return [0, 0.5, 1].flatMap((part) => {
+    const at = y(top * part, top);
     return [
       s("line", { x1: LEFT, x2: W, y1: at, y2: at, class: "grid" }),
       s("text", { x: LEFT - 5, y: Math.max(9, at + 3), class: "tick", "text-anchor": "end" }, short(top * part)),
     ];
   });
+}
+
+function minutes(points, width) {
+  return points.map((p, i) => [p, i]).filter(([p]) => new Date(p.at).getMinutes() % 15 === 0).map(([p, i]) =>
+    s("text", { x: LEFT + i * width + width / 2, y: H - 3, class: "tick", "text-anchor": "middle" }, clock(p.at)));
+}
+
+function card(title, legend, label, ...marks) {
+  return h("section", { class: "card chart" },
+    h("div", { class: "row" }, h("h2", {}, title), h("div", { class: "legend" }, legend)),
+    s("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title}, ${label}` }, ...marks));
+}
+
+const key = (cls, text) => h("span", {}, h("i", { class: cls }), text);
+
+// layers: [[name in the points, css class, label]]
+export function bars(title, points, layers) {
+  const top = nice(Math.max(1, ...points.map((p) => layers.reduce((total, [name]) => total + p[name], 0))));
+  const width = (W - LEFT) / points.length;
   const stacks = points.flatMap((point, index) => {
     let below = 0;
     return layers.map(([name, cls, label]) => {
       const value = point[name];
       const bar = s("rect", {
         x: LEFT + index * width + 0.8, width: Math.max(1, width - 1.6),
-        y: y(below + value), height: Math.max(0, y(below) - y(below + value)), class: cls, rx: 1,
-      }, s("title", {}, `${new Date(point.at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })}: ${number(value)} ${label}`));
+        y: y(below + value, top), height: Math.max(0, y(below, top) - y(below + value, top)), class: cls, rx: 1,
+      }, s("title", {}, `${clock(point.at)}: ${number(value)} ${label}`));
       below += value;
       return bar;
     });
   });
-  const ticks = points.map((p, i) => [p, i]).filter(([p]) => new Date(p.at).getMinutes() % 15 === 0).map(([p, i]) =>
-    s("text", { x: LEFT + i * width + width / 2, y: H - 3, class: "tick", "text-anchor": "middle" },
-      new Date(p.at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })));
-  const legend = h("div", { class: "legend" }, layers.map(([name, cls, label]) =>
-    h("span", {}, h("i", { class: cls }), `${label} ${number(points.reduce((t, p) => t + p[name], 0))}`)));
-  return h("section", { class: "card chart" },
-    h("div", { class: "row" }, h("h2", {}, title), legend),
-    s("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title}, by minute` }, ...marks, ...stacks, ...ticks));
+  const legend = layers.map(([name, cls, label]) => key(cls, `${label} ${number(points.reduce((t, p) => t + p[name], 0))}`));
+  return card(title, legend, "by minute", ...scale(top), ...stacks, ...minutes(points, width));
+}
+
+export function area(title, points, name, cls, label) {
+  const top = nice(Math.max(1, ...points.map((p) => p[name])));
+  const width = (W - LEFT) / points.length;
+  const at = (i) => LEFT + i * width + width / 2;
+  const line = points.map((p, i) => `${at(i).toFixed(1)},${y(Math.max(0, p[name]), top).toFixed(1)}`).join(" ");
+  const zones = points.map((p, i) => s("rect", { x: LEFT + i * width, width, y: 0, height: H - BOTTOM, class: "zone" }, s("title", {}, `${clock(p.at)}: ${number(p[name])} ${label}`)));
+  return card(title, key(cls, `${label} ${number(points.at(-1)[name])}`), "by minute", ...scale(top),
+    s("polygon", { points: `${at(0)},${H - BOTTOM} ${line} ${at(points.length - 1)},${H - BOTTOM}`, class: `${cls} soft` }),
+    s("polyline", { points: line, class: `line ${cls}` }), ...zones, ...minutes(points, width));
+}
+
+const upTo = (to, before) => (to === null ? `> ${before >= 60 ? `${Math.round(before / 60)} min` : `${before} s`}` : to < 1 ? `${to * 1000} ms` : to >= 60 ? `${Math.round(to / 60)} min` : `${to} s`);
+
+// How many waited, and ran, so long: two bars for each time.
+export function times(title, spread, of) {
+  const top = nice(Math.max(1, ...spread.map((one) => Math.max(one.waited, one.ran))));
+  const width = (W - LEFT) / spread.length, half = width * 0.38;
+  const marks = spread.flatMap((one, i) => {
+    const label = upTo(one.to_s, i ? spread[i - 1].to_s : 0), x = LEFT + i * width;
+    const bar = (value, cls, word, left) => s("rect", { x: left, width: half, y: y(value, top), height: y(0, top) - y(value, top), class: cls, rx: 1.5 }, s("title", {}, `${number(value)} ${word} ${one.to_s === null ? "" : "up to "}${label}`));
+    return [bar(one.waited, "c-warn", "waited", x + width * 0.1), bar(one.ran, "c-accent", "ran", x + width * 0.52),
+      s("text", { x: x + width / 2, y: H - 3, class: "tick", "text-anchor": "middle" }, label)];
+  });
+  return card(title, [key("c-warn", "waited"), key("c-accent", "ran"), h("span", {}, `the latest ${number(of)}`)], "by how long", ...scale(top), ...marks);
 }
 
 export function meter(part, all) {

@@ -1,6 +1,6 @@
 // The pages. Each gets a view: an element to fill, and asks the server for what it shows.
 import { ago, compact, h, nowMs, number, pill, setNow, shortId, since, span, taskHref, taskLink, time } from "./dom.js";
-import { bars, meter } from "./charts.js";
+import { area, bars, meter, times } from "./charts.js";
 
 const LATE_S = 60;
 const table = (heads, rows, empty) => h("div", { class: "scroll" }, h("table", {},
@@ -18,12 +18,13 @@ function tiles(seen) {
   const t = seen.timings, minutes = seen.rates.over_s / 60;
   return h("div", { class: "tiles" },
     tile("Waiting", compact(sum("PENDING")), `${number(sum("PENDING"))} in ${seen.queues.length} queues`),
-    tile("Running", compact(sum("RUNNING")), `${seen.workers.busy} of ${seen.workers.slots} slots, ${seen.workers.known} workers`),
+    tile("Running", compact(sum("RUNNING")), seen.longest.length ? `longest ${since(seen.longest[0].started_at)}` : "nothing runs"),
+    tile("Workers", number(seen.workers.known), `${number(seen.workers.busy)} of ${number(seen.workers.slots)} slots`, seen.workers.known ? "" : "warn"),
     tile("Oldest waiting", oldest ? h("a", { href: taskHref(oldest.id) }, span(wait)) : "–", oldest ? `in ${oldest.queue}` : "nothing is due", wait > LATE_S ? "bad" : ""),
     tile("Done", `${compact(Math.round(seen.rates.succeeded / minutes))}/min`, `${number(seen.rates.succeeded)} in ${Math.round(minutes)} min`),
     tile("Failed", compact(seen.rates.failed), `${number(seen.rates.retried)} retried, ${number(seen.rates.lost)} lost`, seen.rates.failed ? "warn" : ""),
     tile("Wait p95", t.wait ? span(t.wait.p95) : "–", t.wait ? `p50 ${span(t.wait.p50)}, p99 ${span(t.wait.p99)}` : "nothing ended yet"),
-    tile("Run p95", t.run ? span(t.run.p95) : "–", t.run ? `p50 ${span(t.run.p50)}, p99 ${span(t.run.p99)}, of the latest ${number(t.of)}` : "nothing ended yet"));
+    tile("Run p95", t.run ? span(t.run.p95) : "–", t.run ? `p50 ${span(t.run.p50)}, p99 ${span(t.run.p99)}` : "nothing ended yet"));
 }
 
 function problems(seen) {
@@ -52,7 +53,9 @@ async function overview(view) {
     view.element.replaceChildren(...[problems(seen), tiles(seen),
       h("div", { class: "two" },
         bars("Ended", seen.series, [["succeeded", "c-good", "done"], ["given_up", "c-bad", "failed"], ["stopped", "c-off", "cancelled"]]),
-        bars("Enqueued", seen.series, [["enqueued", "c-accent", "enqueued"], ["retried", "c-warn", "retried"], ["lost", "c-bad", "lost"]])),
+        bars("Enqueued", seen.series, [["enqueued", "c-accent", "enqueued"], ["retried", "c-warn", "retried"], ["lost", "c-bad", "lost"]]),
+        area("Depth", seen.series, "waiting", "c-accent", "waiting"),
+        times("Times", seen.timings.spread, seen.timings.of)),
       h("div", { class: "two" }, late(seen), longest(seen)),
       h("section", { class: "card" }, h("h2", {}, "Queues"), queueTable(view, seen))].filter(Boolean));
     if (at) [...view.element.querySelectorAll("a")].find((a) => a.getAttribute("href") === at)?.focus();
@@ -164,6 +167,8 @@ function actions(view, task) {
 
 const pair = (name, value) => [h("dt", {}, name), h("dd", {}, value === null || value === undefined || value === "" ? "–" : value)];
 
+const maybe = (name, value) => (value === null || value === undefined || value === "" ? [] : pair(name, value));
+
 function errorBox(error) {
   return h("div", { class: "error" }, h("p", {}, h("b", {}, `${error.type}`), `: ${error.message} `, pill(error.kind)),
     error.traceback ? h("details", {}, h("summary", {}, "Traceback"), h("pre", {}, error.traceback)) : null);
@@ -194,11 +199,11 @@ function drawTask(view, task) {
     task.error ? h("section", { class: "card", id: "error" }, h("h2", {}, "Error"), errorBox(task.error)) : null,
     h("section", { class: "card" }, h("dl", { class: "facts" },
       pair("Queue", h("a", { href: `#/tasks?queue=${encodeURIComponent(task.queue)}` }, task.queue)), pair("Priority", task.priority),
-      pair("Enqueued", time(task.enqueued_at)), pair("Due", task.eta ? time(task.eta) : null), pair("Started", task.started_at ? time(task.started_at) : null),
-      pair("Ended", task.finished_at ? time(task.finished_at) : null), pair("Held by", task.owner ? h("a", { href: `#/workers?id=${encodeURIComponent(task.owner)}` }, task.owner) : null),
+      pair("Enqueued", time(task.enqueued_at)), maybe("Due", task.eta ? time(task.eta) : null), maybe("Started", task.started_at ? time(task.started_at) : null),
+      maybe("Ended", task.finished_at ? time(task.finished_at) : null), maybe("Held by", task.owner ? h("a", { href: `#/workers?id=${encodeURIComponent(task.owner)}` }, task.owner) : null),
       pair("Runs", task.runs), pair("Failures", `${task.attempts} of at most ${task.max_retries + 1}`), pair("Deaths", `${task.losses} of at most ${task.max_losses}`),
-      pair("Timeout", task.timeout ? span(task.timeout) : null), pair("Every", task.interval ? span(task.interval) : null),
-      pair("Expires", task.expires_at ? time(task.expires_at) : null), pair("Unique key", task.unique_key))),
+      maybe("Timeout", task.timeout ? span(task.timeout) : null), maybe("Every", task.interval ? span(task.interval) : null),
+      maybe("Expires", task.expires_at ? time(task.expires_at) : null), maybe("Unique key", task.unique_key))),
     h("section", { class: "card" }, h("h2", {}, "Call"),
       task.args_hidden ? h("p", { class: "note" }, "Arguments are hidden; start the dashboard with --show-args.") : [show(task.args), show(task.kwargs)],
       Object.keys(task.headers).length ? [h("h3", {}, "Headers"), h("dl", { class: "facts" }, Object.entries(task.headers).flatMap(([k, v]) => pair(k, v)))] : null),
@@ -221,21 +226,47 @@ async function task(view) {
 
 // --- workers -------------------------------------------------------------------------------------
 
+const POOLS = { tasks: "Processes", suspects: "Processes for suspects" };
+
+function poolBox(pool) {
+  const busy = pool.processes.filter((one) => one.status === "busy").length;
+  return h("div", { class: "pool" },
+    h("div", { class: "row" }, h("h3", {}, POOLS[pool.purpose] || pool.purpose), h("span", { class: "note" },
+      `${pool.processes.length} now, ${busy} busy; ${pool.least} to ${pool.most} allowed`, pool.reason ? `; ${pool.reason}` : "")),
+    pool.processes.length ? table(["Process", "State", "Runs", "For", "Runs before"], pool.processes.map((one) => h("tr", {},
+      h("td", {}, one.pid ? `pid ${one.pid}` : "–"), h("td", {}, pill(one.status), one.reason ? h("small", { class: "note" }, ` ${one.reason}`) : null),
+      h("td", {}, one.id ? taskLink(one) : "–"), h("td", {}, since(one.since)), h("td", {}, number(one.runs)))), "") : null,
+    pool.scalings.length ? h("details", { class: "scalings", open: true }, h("summary", {}, "Scaling decisions"),
+      table(["When", "Size", "Why"], pool.scalings.map((one) => h("tr", {},
+        h("td", {}, time(one.at)), h("td", {}, h("b", { class: one.after > one.before ? "more" : "fewer" }, `${one.before} → ${one.after}`)),
+        h("td", { class: "wide" }, one.reason))), "")) : null);
+}
+
+function slotRow(slot) {
+  return h("tr", {}, h("td", {}, taskLink(slot), slot.state === "CANCELLING" && pill("cancelling")), h("td", {}, slot.queue), h("td", {}, since(slot.started_at)),
+    h("td", {}, slot.progress ? meter(slot.progress[0], slot.progress[1] || slot.progress[0]) : "–"));
+}
+
 function workerCard(one, wanted) {
+  const idle = one.concurrency - one.slots.length;
   return h("section", { class: `card worker ${one.silent ? "silent" : ""} ${one.id === wanted ? "wanted" : ""}`, dataset: { worker: one.id } },
     h("div", { class: "row" }, h("h2", {}, one.name), one.silent ? pill("silent") : pill("alive"), one.loop_stalls ? h("span", { class: "pill failed", title: "its log has the stack of what blocked it" }, `loop blocked ${one.loop_stalls}×`) : null,
       h("span", { class: "note" }, `${one.host}, pid ${one.pid}, up ${since(one.started_at)}, heard of ${ago(one.seen_at)}`)),
-    h("p", { class: "note" }, h("code", {}, one.id)),
-    h("div", { class: "row" }, meter(one.in_flight, one.concurrency), h("span", { class: "note" }, `${one.in_flight} of ${one.concurrency} slots`)),
-    h("p", { class: "note" }, "queues: ", one.queues ? one.queues.join(", ") : "all", "; functions: ", one.functions ? one.functions.join(", ") : "whatever can be imported"),
-    one.slots.length ? table(["Runs", "Queue", "For", "Progress"], one.slots.slice(0, 50).map((slot) => h("tr", {}, h("td", {}, taskLink(slot), slot.state === "CANCELLING" && pill("cancelling")), h("td", {}, slot.queue), h("td", {}, since(slot.started_at)),
-      h("td", {}, slot.progress ? meter(slot.progress[0], slot.progress[1] || slot.progress[0]) : "–"))), "") : null);
+    h("div", { class: "row" }, meter(one.in_flight, one.concurrency), h("span", { class: "note" }, `${one.in_flight} of ${one.concurrency} slots`),
+      h("span", { class: "note" }, "queues: ", h("b", {}, one.queues ? one.queues.join(", ") : "all"))),
+    h("p", { class: "note" }, h("code", {}, one.id), "; functions: ", one.functions ? one.functions.join(", ") : "whatever can be imported"),
+    one.slots.length ? table(["Slot runs", "Queue", "For", "Progress"], one.slots.slice(0, 50).map(slotRow), "") : null,
+    one.slots.length > 50 ? h("p", { class: "note" }, h("a", { href: `#/tasks?status=RUNNING&owner=${encodeURIComponent(one.id)}` }, `and ${number(one.slots.length - 50)} more`)) : null,
+    one.slots.length && idle > 0 ? h("p", { class: "note" }, `${number(idle)} slots wait for work`) : null,
+    one.pools.map(poolBox));
 }
 
 async function workers(view) {
   const load = async () => {
     const { workers: found } = await view.ask("workers");
+    const closed = new Set([...view.element.querySelectorAll("details:not([open])")].map((one) => one.closest(".worker")?.dataset.worker));
     view.element.replaceChildren(h("h1", {}, "Workers"), ...(found.length ? found.map((one) => workerCard(one, view.query.get("id"))) : [h("div", { class: "card empty" }, "No worker has been heard of. Start one: omniq worker myapp:q")]));
+    view.element.querySelectorAll("details").forEach((one) => { one.open = !closed.has(one.closest(".worker")?.dataset.worker); });
   };
   await load();
   let looked = Date.now();

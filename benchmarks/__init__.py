@@ -1,9 +1,10 @@
 """Measures OmniQ beside other task queues and beside the raw limit of its stores: `python -m benchmarks.run`.
 
-run         what people call: which systems, which measures, how many rounds
-bench       folders and processes for one sample
-measures    what is measured of task queues, and how one sample of it is taken; pool_measures of process pools
+run, guard  what people call: which systems, which measures, how many rounds; has it become slower?
+plan        how much a run does; goals: what OmniQ promises
 systems/    one file for each system; a new store, pool or peer is a new file
-child       what runs in the processes that are measured; pool_child in those that own a pool
-report      from samples to tables, ratios and goals
+tasks/      what is measured of task queues; pools/ of process pools; data/ of data pools and loaders
+harness/    folders, processes, servers and interpreters for one sample, and what runs in those processes
+reports/    from samples to tables, ratios, goals and pictures
+pins/       the versions of the peers
 """

@@ -11,22 +11,23 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import report
-from benchmarks.measures import task_measures
+from benchmarks.harness.samples import Case, Record
+from benchmarks.harness.stats import Spread, paired_ratio
 from benchmarks.plan import QUICK
+from benchmarks.reports import tables
 from benchmarks.run import DISK, RESULTS, run
-from benchmarks.samples import Case, Record
-from benchmarks.stats import Spread, paired_ratio
 from benchmarks.systems import load_all
+from benchmarks.tasks.measures import task_measures
 
 KEPT = Path(__file__).with_name("guard.json")
 STORES = ("sqlite", "postgres", "redis")
 MEASURES = ("drain", "enqueue")
 METRIC = "per_s"
+PLAN = replace(QUICK, rounds=3)  # a median needs a third
 
 
 class Pair(NamedTuple):
@@ -72,8 +73,8 @@ class Finding:
         return "SLOWER" if self.fails else "holds"
 
     def row(self) -> list[str]:
-        kept, least = ("" if value is None else report.number(value, 2) for value in (self.kept, self.least))
-        return [str(self.pair), kept, least, report.shown(self.now, 2), self.verdict]
+        kept, least = ("" if value is None else tables.number(value, 2) for value in (self.kept, self.least))
+        return [str(self.pair), kept, least, tables.shown(self.now, 2), self.verdict]
 
 
 def findings(
@@ -96,14 +97,14 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"there is no {', '.join(unknown)}; choose from {', '.join(STORES)}")
     stores = options.stores or STORES
     names = [f"{kind}-{store}" for store in stores for kind in ("omniq", "raw")]
-    record, _ = run(
-        QUICK, {name: load_all()[name] for name in names}, [task_measures()[name] for name in MEASURES],
+    results = run(
+        PLAN, {name: load_all()[name] for name in names}, [task_measures()[name] for name in MEASURES],
         options.scratch, RESULTS, "python -m benchmarks.guard",
         {case for store in stores for pair in pairs(store) for case in pair},
     )  # fmt: skip
     said = json.loads(KEPT.read_text(encoding="utf-8"))
-    found = list(findings(record, stores, said["ratios"], said["loss"]))
-    print(report.table(["ratio", "recorded", "at least", "this run", ""], [one.row() for one in found]))
+    found = list(findings(results.record, stores, said["ratios"], said["loss"]))
+    print(tables.table(["ratio", "recorded", "at least", "this run", ""], [one.row() for one in found]))
     if options.record:
         write(KEPT, said, found)
         return 0

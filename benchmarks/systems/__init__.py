@@ -21,7 +21,7 @@ def load(name: str) -> System:
 
 def load_all() -> dict[str, System]:
     """Every system: OmniQ first, then the limits, then the peers."""
-    names = [module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)]
-    systems = [load(name) for name in names if name != "base"]
+    files = [file.name for file in pkgutil.iter_modules(__path__) if not file.ispkg and file.name != "base"]
+    systems = [load(name.replace("_", "-")) for name in files]
     order = ("omniq", "limit", "peer")
     return {s.name: s for s in sorted(systems, key=lambda s: (order.index(s.role), s.name))}

@@ -6,14 +6,14 @@ import asyncio
 import logging
 from typing import Any
 
-from benchmarks import marks
-from benchmarks.async_peer import AsyncPeer
+from benchmarks.harness import marks
+from benchmarks.systems.shared.async_peer import AsyncPeer
 
 LOOK_EVERY_S = 0.01
 
 
-async def noop(_context: Any, t: float) -> None:
-    marks.mark(t)
+async def noop(_context: Any, t: marks.Stamp) -> None:
+    await marks.amark(t)
 
 
 class ArqRedis(AsyncPeer):
@@ -21,6 +21,10 @@ class ArqRedis(AsyncPeer):
     store = "redis"
     server = "redis"
     promise = "at least once: acknowledged after the run, result kept for an hour, all lost with the server"
+    delivery = "at least once"
+    results = "kept"
+    widths = True
+    own_width = 10
     package = "arq"
     environment = "peers-arq"
     needs = ("hiredis",)
@@ -44,8 +48,8 @@ class ArqRedis(AsyncPeer):
     async def disconnect(self) -> None:
         await self._client.aclose()
 
-    async def enqueue(self, enqueued_at: float) -> None:
-        await self._client.enqueue_job("noop", enqueued_at)
+    async def enqueue(self, stamped: marks.Stamp) -> None:
+        await self._client.enqueue_job("noop", stamped)
 
     def work(self) -> None:
         from arq import Worker

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from benchmarks import marks
+from benchmarks.harness import marks
 from benchmarks.systems.base import Body, System, address_in
 
 AHEAD = 100
@@ -22,6 +22,8 @@ class CeleryRedis(System):
     server = "redis"
     role = "peer"
     promise = "at most once: acknowledged before the run, no results, everything lost with the server"
+    delivery = "at most once"
+    results = "none"
     package = "celery"
     environment = "peers-celery"
     needs = ("redis", "hiredis", "packaging")
@@ -64,10 +66,10 @@ class CeleryRedis(System):
         options = ("--loglevel=CRITICAL", "--pool=solo", "--without-mingle", "--without-gossip")
         self.app.worker_main(["worker", *options])
 
-    def put(self, enqueued_at: float) -> None:
+    def put(self, stamped: marks.Stamp) -> None:
         if self._producer is None:
             self._producer = self.app.amqp.Producer(self.app.connection_for_write())
-        self.task.apply_async((enqueued_at,), producer=self._producer)
+        self.task.apply_async((stamped,), producer=self._producer)
 
 
 def _copy(message: Any) -> str:

@@ -7,19 +7,22 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import marks
-from benchmarks.async_peer import AsyncPeer
+from benchmarks.harness import marks
+from benchmarks.systems.shared.async_peer import AsyncPeer
 
 FUNCTION = f"{__name__}.noop"
 
 
-async def noop(*, t: float) -> None:
-    marks.mark(t)
+async def noop(*, t: marks.Stamp) -> None:
+    await marks.amark(t)
 
 
 class ChancyPostgres(AsyncPeer):
     name = "chancy-postgres"
     promise = "at least once: completed after the run in batches, no results, every commit synced to the disk"
+    delivery = "at least once"
+    results = "none"
+    widths = True
     package = "chancy"
     needs = ("psycopg", "psycopg-binary", "psycopg-pool")
     imports = ("import chancy",)
@@ -42,16 +45,16 @@ class ChancyPostgres(AsyncPeer):
     async def disconnect(self) -> None:
         await self._client.__aexit__(None, None, None)
 
-    def _job(self, enqueued_at: float) -> Any:
+    def _job(self, stamped: marks.Stamp) -> Any:
         from chancy import Job
 
-        return Job(func=FUNCTION, kwargs={"t": enqueued_at}, queue="default")
+        return Job(func=FUNCTION, kwargs={"t": stamped}, queue="default")
 
-    async def enqueue(self, enqueued_at: float) -> None:
-        await self._client.push(self._job(enqueued_at))
+    async def enqueue(self, stamped: marks.Stamp) -> None:
+        await self._client.push(self._job(stamped))
 
-    async def enqueue_many(self, enqueued_at: Sequence[float]) -> None:
-        async for _ in self._client.push_many(list(map(self._job, enqueued_at))):
+    async def enqueue_many(self, stamps: Sequence[marks.Stamp]) -> None:
+        async for _ in self._client.push_many(list(map(self._job, stamps))):
             pass
 
     def work(self) -> None:

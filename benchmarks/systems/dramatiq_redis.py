@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from benchmarks import marks
+from benchmarks.harness import marks
 from benchmarks.systems.base import Body, System, address_in
 
 THREADS = 8
@@ -19,6 +19,8 @@ class DramatiqRedis(System):
     server = "redis"
     role = "peer"
     promise = "at least once: acknowledged after the run, no results, everything lost with the server"
+    delivery = "at least once"
+    results = "none"
     package = "dramatiq"
     needs = ("redis", "hiredis")
     bodies = ("sync",)
@@ -51,5 +53,5 @@ class DramatiqRedis(System):
         signal.sigwait({signal.SIGTERM})
         worker.stop()
 
-    def put(self, enqueued_at: float) -> None:
-        self.actor.send(enqueued_at)
+    def put(self, stamped: marks.Stamp) -> None:
+        self.actor.send(stamped)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import marks
+from benchmarks.harness import marks
 from benchmarks.systems.base import Body, System
 
 
@@ -16,6 +16,10 @@ class FlexiqSQLite(System):
     store = "sqlite"
     role = "peer"
     promise = "ended after the run, result stored, commits not synced (synchronous=NORMAL)"
+    delivery = "at least once"
+    results = "kept"
+    widths = True
+    own_width = 100
     package = "flexiq"
     bodies = ("async", "sync")
     faces = ("blocking", "bulk")
@@ -44,8 +48,8 @@ class FlexiqSQLite(System):
     def work(self) -> None:
         self.queue.run_worker()
 
-    def put(self, enqueued_at: float) -> None:
-        self.tasks["async"].delay(enqueued_at)
+    def put(self, stamped: marks.Stamp) -> None:
+        self.tasks["async"].delay(stamped)
 
-    def put_many(self, enqueued_at: Sequence[float]) -> None:
-        self.tasks["async"].map([(moment,) for moment in enqueued_at])
+    def put_many(self, stamps: Sequence[marks.Stamp]) -> None:
+        self.tasks["async"].map([(stamped,) for stamped in stamps])

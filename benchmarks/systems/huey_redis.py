@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from benchmarks import marks
+from benchmarks.harness import marks
 from benchmarks.systems.base import Body, System, address_in
 
 THREADS = 4
@@ -19,6 +19,8 @@ class HueyRedis(System):
     server = "redis"
     role = "peer"
     promise = "at most once: removed before the run, nothing stored for None, all lost with the server"
+    delivery = "at most once"
+    results = "none for None"
     package = "huey"
     needs = ("redis", "hiredis")
     bodies = ("sync",)
@@ -47,5 +49,5 @@ class HueyRedis(System):
         consumer = self.huey.create_consumer(workers=THREADS, worker_type="thread", graceful_signal="TERM")
         consumer.run()
 
-    def put(self, enqueued_at: float) -> None:
-        self.task(enqueued_at)
+    def put(self, stamped: marks.Stamp) -> None:
+        self.task(stamped)

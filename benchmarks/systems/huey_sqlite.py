@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from benchmarks import marks
+from benchmarks.harness import marks
 from benchmarks.systems.base import Body, System
 
 THREADS = 1
@@ -17,6 +17,8 @@ class HueySQLite(System):
     store = "sqlite"
     role = "peer"
     promise = "at most once: removed before the run, nothing stored for None, every commit synced to the disk"
+    delivery = "at most once"
+    results = "none for None"
     package = "huey"
     bodies = ("sync",)
     faces = ("blocking",)
@@ -43,5 +45,5 @@ class HueySQLite(System):
         consumer = self.huey.create_consumer(workers=THREADS, worker_type="thread", graceful_signal="TERM")
         consumer.run()
 
-    def put(self, enqueued_at: float) -> None:
-        self.task(enqueued_at)
+    def put(self, stamped: marks.Stamp) -> None:
+        self.task(stamped)

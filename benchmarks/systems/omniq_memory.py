@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.omniq_app import OmniqSystem
+from benchmarks.systems.shared.omniq_app import OmniqSystem
 from omniq.storage import BaseStorage, MemoryStorage
 
 
@@ -13,6 +13,8 @@ class OmniqMemory(OmniqSystem):
     store = "memory"
     promise = "ended after the run, result kept, everything lost with the process"
     across = False
+    processes = (1,)
+    delivery = "while it lives"
 
     def storage(self, folder: Path) -> BaseStorage:
         return MemoryStorage()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from benchmarks.omniq_app import OmniqSystem
 from benchmarks.systems.base import address_in
+from benchmarks.systems.shared.omniq_app import OmniqSystem
 from omniq.storage import BaseStorage, PostgresStorage
 
 
@@ -15,7 +15,6 @@ class OmniqPostgres(OmniqSystem):
     store = "postgres"
     server = "postgres"
     promise = "at least once: ended after the run, result stored, every commit synced to the disk"
-    processes = (1, 2)
     deep = True
 
     def storage(self, folder: Path) -> BaseStorage:

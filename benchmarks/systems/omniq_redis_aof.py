@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.omniq_app import OmniqSystem
 from benchmarks.systems.base import address_in
+from benchmarks.systems.shared.omniq_app import OmniqSystem
 from omniq.storage import BaseStorage, RedisStorage
 
 
@@ -14,7 +14,6 @@ class OmniqRedisAof(OmniqSystem):
     store = "redis-aof"
     server = "redis-aof"
     promise = "at least once: ended after the run, result stored, every write synced to the disk"
-    processes = (1, 2)
 
     def storage(self, folder: Path) -> BaseStorage:
         return RedisStorage(address_in(folder), durability="fsync")

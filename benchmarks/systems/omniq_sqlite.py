@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.omniq_app import OmniqSystem
+from benchmarks.systems.shared.omniq_app import OmniqSystem
 from omniq.storage import BaseStorage, SQLiteStorage
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import struct
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import marks
-from benchmarks.async_peer import AsyncPeer
+from benchmarks.harness import marks
+from benchmarks.systems.shared.async_peer import AsyncPeer
 
 BATCH = 100
 
@@ -17,6 +16,8 @@ BATCH = 100
 class PgqueuerPostgres(AsyncPeer):
     name = "pgqueuer-postgres"
     promise = "at least once: removed after the run in batches, no results, every commit synced to the disk"
+    delivery = "at least once"
+    results = "none"
     package = "pgqueuer"
     needs = ("asyncpg", "uvloop")
     imports = ("import pgqueuer",)
@@ -38,12 +39,12 @@ class PgqueuerPostgres(AsyncPeer):
     async def disconnect(self) -> None:
         await self._pool.close()
 
-    async def enqueue(self, enqueued_at: float) -> None:
-        await self._queries.enqueue("noop", struct.pack("d", enqueued_at), 0)
+    async def enqueue(self, stamped: marks.Stamp) -> None:
+        await self._queries.enqueue("noop", str(stamped).encode(), 0)
 
-    async def enqueue_many(self, enqueued_at: Sequence[float]) -> None:
-        many = len(enqueued_at)
-        payloads = [struct.pack("d", moment) for moment in enqueued_at]
+    async def enqueue_many(self, stamps: Sequence[marks.Stamp]) -> None:
+        many = len(stamps)
+        payloads = [str(stamped).encode() for stamped in stamps]
         await self._queries.enqueue(["noop"] * many, payloads, [0] * many)
 
     def work(self) -> None:
@@ -60,7 +61,7 @@ class PgqueuerPostgres(AsyncPeer):
 
         @queuer.entrypoint("noop")
         async def noop(job: Any) -> None:
-            marks.mark(struct.unpack("d", job.payload)[0])
+            await marks.amark(job.payload.decode())
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, queuer.shutdown.set)
-        await queuer.run(batch_size=BATCH)
+        await queuer.run(batch_size=min(BATCH, self.concurrency))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.pool_base import FuturePool
+from benchmarks.pools.base import FuturePool
 
 
 class PoolMpire(FuturePool):
@@ -16,7 +16,7 @@ class PoolMpire(FuturePool):
     def load(self) -> None:
         from mpire import WorkerPool
 
-        from benchmarks.pool_bodies import same
+        from benchmarks.pools.bodies import same
 
         self.same, self.kind = same, WorkerPool
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.pool_base import FuturePool
+from benchmarks.pools.base import FuturePool
 
 
 class PoolMultiprocessing(FuturePool):
@@ -14,7 +14,7 @@ class PoolMultiprocessing(FuturePool):
     def load(self) -> None:
         import multiprocessing
 
-        from benchmarks.pool_bodies import same
+        from benchmarks.pools.bodies import same
 
         self.same, self.kind = same, multiprocessing.Pool
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from loguru import logger
 
-from benchmarks.pool_base import PoolSystem
+from benchmarks.pools.base import PoolSystem
 
 
 class PoolOmniq(PoolSystem):
@@ -19,7 +19,7 @@ class PoolOmniq(PoolSystem):
     )
 
     def load(self) -> None:
-        from benchmarks.pool_bodies import same
+        from benchmarks.pools.bodies import same
         from omniq.loopthread import new_event_loop
         from omniq.pool import WorkerPool
 
@@ -29,7 +29,7 @@ class PoolOmniq(PoolSystem):
         self.runner = asyncio.Runner(loop_factory=new_event_loop)
 
     def start(self, workers: int) -> None:
-        self.pool = self.kind(workers, workers, preload=["benchmarks.pool_bodies"])
+        self.pool = self.kind(workers, workers, preload=["benchmarks.pools.bodies"])
         self.runner.run(self.pool.start())
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.pool_base import FuturePool
+from benchmarks.pools.base import FuturePool
 
 
 class PoolPebble(FuturePool):
@@ -16,7 +16,7 @@ class PoolPebble(FuturePool):
     def load(self) -> None:
         from pebble import ProcessPool
 
-        from benchmarks.pool_bodies import same
+        from benchmarks.pools.bodies import same
 
         self.same, self.kind = same, ProcessPool
 

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import marks
-from benchmarks.async_peer import AsyncPeer
+from benchmarks.harness import marks
+from benchmarks.systems.shared.async_peer import AsyncPeer
 
 AT_ONCE = 20
 CONNECTIONS = 10
@@ -16,6 +16,8 @@ CONNECTIONS = 10
 class ProcrastinatePostgres(AsyncPeer):
     name = "procrastinate-postgres"
     promise = "marked as done after the run, no results, every commit synced to the disk"
+    delivery = "not run again"
+    results = "none"
     package = "procrastinate"
     needs = ("psycopg", "psycopg-binary", "psycopg-pool")
     imports = ("import procrastinate",)
@@ -27,8 +29,8 @@ class ProcrastinatePostgres(AsyncPeer):
         app: Any = App(connector=PsycopgConnector(conninfo=self.address, min_size=1, max_size=CONNECTIONS))
 
         @app.task(name="noop", pass_context=False)
-        async def noop(t: float) -> None:
-            marks.mark(t)
+        async def noop(t: marks.Stamp) -> None:
+            await marks.amark(t)
 
         return app, noop
 
@@ -44,11 +46,11 @@ class ProcrastinatePostgres(AsyncPeer):
     async def disconnect(self) -> None:
         await self._client.close_async()
 
-    async def enqueue(self, enqueued_at: float) -> None:
-        await self._task.defer_async(t=enqueued_at)
+    async def enqueue(self, stamped: marks.Stamp) -> None:
+        await self._task.defer_async(t=stamped)
 
-    async def enqueue_many(self, enqueued_at: Sequence[float]) -> None:
-        await self._task.batch_defer_async(*[{"t": moment} for moment in enqueued_at])
+    async def enqueue_many(self, stamps: Sequence[marks.Stamp]) -> None:
+        await self._task.batch_defer_async(*[{"t": stamped} for stamped in stamps])
 
     def work(self) -> None:
         app, _ = self._app()

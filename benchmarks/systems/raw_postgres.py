@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import marks
+from benchmarks.harness import marks
 from benchmarks.systems.base import Limit, Reached, address_in
 from omniq import OmniQ
 from omniq.serializer import MsgpackSerializer
@@ -31,34 +31,32 @@ class RawPostgres(Limit):
     promise = "the store's statements alone, every commit synced to the disk"
     faces = ("blocking", "in-flight", "bulk")
 
-    def drain(self, folder: Path, tasks: int, batch: int, limit_s: float) -> Reached:
-        return asyncio.run(_drain(address_in(folder), tasks, batch, limit_s))
+    def drain(self, folder: Path, tasks: int, batch: int, limit_s: float, payload_bytes: int) -> Reached:
+        return asyncio.run(_drain(address_in(folder), tasks, batch, limit_s, payload_bytes))
 
-    def insert(self, folder: Path, tasks: int, batch: int, limit_s: float) -> Reached:
-        return asyncio.run(_insert(address_in(folder), tasks, batch, limit_s))
+    def insert(self, folder: Path, tasks: int, batch: int, limit_s: float, payload_bytes: int) -> Reached:
+        return asyncio.run(_insert(address_in(folder), tasks, batch, limit_s, payload_bytes))
 
 
-def _tasks(count: int) -> list[StoredTask]:
+def _tasks(count: int, payload_bytes: int) -> list[StoredTask]:
     call = OmniQ(MemoryStorage()).task(marks.mark).call
-    return [call(0.0).task for _ in range(count)]
+    return [call(marks.stamp(payload_bytes)).task for _ in range(count)]
 
 
-async def _drain(address: str, tasks: int, batch: int, limit_s: float) -> Reached:
+async def _drain(address: str, tasks: int, batch: int, limit_s: float, payload_bytes: int) -> Reached:
     storage = PostgresStorage(address)
     await storage.migrate()
     async with storage:
         for first in range(0, tasks, FILL_CHUNK):
-            await storage.enqueue_many(_tasks(min(FILL_CHUNK, tasks - first)))
+            await storage.enqueue_many(_tasks(min(FILL_CHUNK, tasks - first), payload_bytes))
     conn, sql = await _connect(address), Statements("omniq")["exchange"]
     result, done, number = MsgpackSerializer().dumps(None), 0, 0
     held: list[Any] = []
     start, cpu_start = time.perf_counter(), time.process_time()
     while time.perf_counter() - start < limit_s:
         many, number = len(held), number + 1
-        said = (
-            sorted(row[HEAD_COLUMNS + 1] for row in held), [1] * many, [0] * many, [result] * many,
-            [0.0] * many, [None] * many, [None] * many,
-        )  # fmt: skip
+        ids = sorted(row[HEAD_COLUMNS + 1] for row in held)
+        said = (ids, [1] * many, (), [result] * many, (), (), ())
         wish = ("raw", None, batch, 30.0, f"{number:x}", False, (), 0)
         held = (await conn.fetch(sql, *said, DAY_S, DAY_S, *wish, *NO_PLACES))[:-1]
         done += many
@@ -69,10 +67,10 @@ async def _drain(address: str, tasks: int, batch: int, limit_s: float) -> Reache
     return Reached(done, seconds, cpu_s)
 
 
-async def _insert(address: str, tasks: int, batch: int, limit_s: float) -> Reached:
+async def _insert(address: str, tasks: int, batch: int, limit_s: float, payload_bytes: int) -> Reached:
     await PostgresStorage(address).migrate()
     conn, sql = await _connect(address), Statements("omniq")["enqueue"]
-    waiting, done = _tasks(tasks), 0
+    waiting, done = _tasks(tasks, payload_bytes), 0
     calls = [
         records.enqueue_arguments(waiting[first : first + batch], "skip") for first in range(0, tasks, batch)
     ]

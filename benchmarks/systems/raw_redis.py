@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import marks
+from benchmarks.harness import marks
 from benchmarks.systems.base import Limit, Reached, address_in
 from omniq import OmniQ
 from omniq.serializer import MsgpackSerializer
@@ -35,22 +35,22 @@ class RawRedis(Limit):
     promise = "the store's scripts alone, everything lost with the server"
     faces = ("blocking", "in-flight", "bulk")
 
-    def drain(self, folder: Path, tasks: int, batch: int, limit_s: float) -> Reached:
-        return asyncio.run(_drain(address_in(folder), tasks, batch, limit_s))
+    def drain(self, folder: Path, tasks: int, batch: int, limit_s: float, payload_bytes: int) -> Reached:
+        return asyncio.run(_drain(address_in(folder), tasks, batch, limit_s, payload_bytes))
 
-    def insert(self, folder: Path, tasks: int, batch: int, limit_s: float) -> Reached:
-        return asyncio.run(_insert(address_in(folder), tasks, batch, limit_s))
+    def insert(self, folder: Path, tasks: int, batch: int, limit_s: float, payload_bytes: int) -> Reached:
+        return asyncio.run(_insert(address_in(folder), tasks, batch, limit_s, payload_bytes))
 
 
-def _tasks(count: int) -> list[StoredTask]:
+def _tasks(count: int, payload_bytes: int) -> list[StoredTask]:
     call = OmniQ(MemoryStorage()).task(marks.mark).call
-    return [call(0.0).task for _ in range(count)]
+    return [call(marks.stamp(payload_bytes)).task for _ in range(count)]
 
 
-async def _drain(url: str, tasks: int, batch: int, limit_s: float) -> Reached:
+async def _drain(url: str, tasks: int, batch: int, limit_s: float, payload_bytes: int) -> Reached:
     async with RedisStorage(url, durability="relaxed") as storage:
         for first in range(0, tasks, FILL_CHUNK):
-            await storage.enqueue_many(_tasks(min(FILL_CHUNK, tasks - first)))
+            await storage.enqueue_many(_tasks(min(FILL_CHUNK, tasks - first), payload_bytes))
     scripts = await Loaded.at(url, "exchange")
     # Every task is run once, so what is said of its end is the same for all of them but for its id.
     end = Settlement.success(Held("", 1), MsgpackSerializer().dumps(None))
@@ -71,9 +71,9 @@ async def _drain(url: str, tasks: int, batch: int, limit_s: float) -> Reached:
     return Reached(done, seconds, cpu_s)
 
 
-async def _insert(url: str, tasks: int, batch: int, limit_s: float) -> Reached:
+async def _insert(url: str, tasks: int, batch: int, limit_s: float, payload_bytes: int) -> Reached:
     scripts = await Loaded.at(url, "enqueue")
-    waiting, done = _tasks(tasks), 0
+    waiting, done = _tasks(tasks, payload_bytes), 0
     calls = [records.enqueue_arguments(waiting[first : first + batch]) for first in range(0, tasks, batch)]
     start, cpu_start = time.perf_counter(), time.process_time()
     for arguments in calls:

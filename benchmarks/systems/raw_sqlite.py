@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from benchmarks import marks
+from benchmarks.harness import marks
 from benchmarks.systems.base import Limit, Reached
 from omniq import OmniQ
 from omniq.clock import REAL_CLOCK
@@ -36,10 +36,10 @@ class RawSQLite(Limit):
     promise = "the store's statements alone, every commit synced to the disk"
     faces = ("blocking", "in-flight", "bulk")
 
-    def drain(self, folder: Path, tasks: int, batch: int, limit_s: float) -> Reached:
+    def drain(self, folder: Path, tasks: int, batch: int, limit_s: float, payload_bytes: int) -> Reached:
         recorded, replayed = folder / "recorded.db", folder / "replayed.db"
         with Recording(recorded) as recording:
-            recording.transaction("enqueue_many", _tasks(tasks), "skip")
+            recording.transaction("enqueue_many", _tasks(tasks, payload_bytes), "skip")
         shutil.copy(recorded, replayed)
         with Recording(recorded) as recording:
             ended = _drain(recording, batch)
@@ -47,12 +47,12 @@ class RawSQLite(Limit):
         transactions, seconds, cpu_s = replay(recording.tape, replayed, limit_s)
         return Reached(min(tasks, (transactions - 1) * batch), seconds, cpu_s)  # the first one only claims
 
-    def insert(self, folder: Path, tasks: int, batch: int, limit_s: float) -> Reached:
+    def insert(self, folder: Path, tasks: int, batch: int, limit_s: float, payload_bytes: int) -> Reached:
         recorded, replayed = folder / "recorded.db", folder / "replayed.db"
         with Recording(recorded):
             pass
         shutil.copy(recorded, replayed)
-        waiting = _tasks(tasks)
+        waiting = _tasks(tasks, payload_bytes)
         with Recording(recorded) as recording:
             for first in range(0, tasks, batch):
                 recording.transaction("enqueue_many", waiting[first : first + batch], "skip")
@@ -60,9 +60,9 @@ class RawSQLite(Limit):
         return Reached(min(tasks, transactions * batch), seconds, cpu_s)
 
 
-def _tasks(count: int) -> list[StoredTask]:
+def _tasks(count: int, payload_bytes: int) -> list[StoredTask]:
     call = OmniQ(MemoryStorage()).task(marks.mark).call
-    return [call(0.0).task for _ in range(count)]
+    return [call(marks.stamp(payload_bytes)).task for _ in range(count)]
 
 
 def _drain(recording: Recording, batch: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import marks
+from benchmarks.harness import marks
 from benchmarks.systems.base import Body, System, address_in
 
 FILL_CHUNK = 1_000
@@ -20,6 +20,8 @@ class RqRedis(System):
     server = "redis"
     role = "peer"
     promise = "a job whose worker died is marked as failed and not run again; result kept, all in memory"
+    delivery = "not run again"
+    results = "kept"
     package = "rq"
     needs = ("redis", "hiredis")
     bodies = ("sync",)
@@ -47,8 +49,8 @@ class RqRedis(System):
 
         SimpleWorker([self.queue], connection=self.client).work(logging_level="CRITICAL")
 
-    def put(self, enqueued_at: float) -> None:
-        self.queue.enqueue(BODY, enqueued_at)
+    def put(self, stamped: marks.Stamp) -> None:
+        self.queue.enqueue(BODY, stamped)
 
-    def put_many(self, enqueued_at: Sequence[float]) -> None:
-        self.queue.enqueue_many([self.queue.prepare_data(BODY, (moment,)) for moment in enqueued_at])
+    def put_many(self, stamps: Sequence[marks.Stamp]) -> None:
+        self.queue.enqueue_many([self.queue.prepare_data(BODY, (stamped,)) for stamped in stamps])

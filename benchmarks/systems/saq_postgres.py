@@ -6,19 +6,21 @@ import asyncio
 import logging
 from typing import Any
 
-from benchmarks import marks
-from benchmarks.async_peer import AsyncPeer
+from benchmarks.harness import marks
+from benchmarks.systems.shared.async_peer import AsyncPeer
 
 AT_ONCE = 20
 
 
-async def noop(_context: Any, *, t: float) -> None:
-    marks.mark(t)
+async def noop(_context: Any, *, t: marks.Stamp) -> None:
+    await marks.amark(t)
 
 
 class SaqPostgres(AsyncPeer):
     name = "saq-postgres"
     promise = "at least once: acknowledged after the run, result stored, every commit synced to the disk"
+    delivery = "at least once"
+    results = "kept"
     package = "saq"
     needs = ("psycopg", "psycopg-binary", "psycopg-pool")
     faces = ("async", "in-flight")
@@ -41,8 +43,8 @@ class SaqPostgres(AsyncPeer):
     async def disconnect(self) -> None:
         await self._client.disconnect()
 
-    async def enqueue(self, enqueued_at: float) -> None:
-        await self._client.enqueue("noop", t=enqueued_at)
+    async def enqueue(self, stamped: marks.Stamp) -> None:
+        await self._client.enqueue("noop", t=stamped)
 
     def work(self) -> None:
         asyncio.run(self._work())

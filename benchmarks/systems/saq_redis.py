@@ -6,12 +6,12 @@ import asyncio
 import logging
 from typing import Any
 
-from benchmarks import marks
-from benchmarks.async_peer import AsyncPeer
+from benchmarks.harness import marks
+from benchmarks.systems.shared.async_peer import AsyncPeer
 
 
-async def noop(_context: Any, *, t: float) -> None:
-    marks.mark(t)
+async def noop(_context: Any, *, t: marks.Stamp) -> None:
+    await marks.amark(t)
 
 
 class SaqRedis(AsyncPeer):
@@ -19,6 +19,10 @@ class SaqRedis(AsyncPeer):
     store = "redis"
     server = "redis"
     promise = "at least once: acknowledged after the run, result kept, everything lost with the server"
+    delivery = "at least once"
+    results = "kept"
+    widths = True
+    own_width = 10
     package = "saq"
     needs = ("redis", "hiredis")
     faces = ("async", "in-flight")
@@ -40,8 +44,8 @@ class SaqRedis(AsyncPeer):
     async def disconnect(self) -> None:
         await self._client.disconnect()
 
-    async def enqueue(self, enqueued_at: float) -> None:
-        await self._client.enqueue("noop", t=enqueued_at)
+    async def enqueue(self, stamped: marks.Stamp) -> None:
+        await self._client.enqueue("noop", t=stamped)
 
     def work(self) -> None:
         asyncio.run(self._work())

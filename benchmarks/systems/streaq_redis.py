@@ -7,8 +7,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import marks
-from benchmarks.async_peer import AsyncPeer
+from benchmarks.harness import marks
+from benchmarks.systems.shared.async_peer import AsyncPeer
 
 
 class StreaqRedis(AsyncPeer):
@@ -16,6 +16,10 @@ class StreaqRedis(AsyncPeer):
     store = "redis"
     server = "redis"
     promise = "at least once: acknowledged after the run, result kept, everything lost with the server"
+    delivery = "at least once"
+    results = "kept"
+    widths = True
+    own_width = 16
     package = "streaq"
     imports = ("import streaq",)
 
@@ -26,8 +30,8 @@ class StreaqRedis(AsyncPeer):
         worker: Any = Worker(redis_url=self.address, concurrency=self.concurrency)
 
         @worker.task(silent=True, name="noop")
-        async def noop(t: float) -> None:
-            marks.mark(t)
+        async def noop(t: marks.Stamp) -> None:
+            await marks.amark(t)
 
         return worker, noop
 
@@ -50,11 +54,11 @@ class StreaqRedis(AsyncPeer):
         self._over.set()
         await self._keeper
 
-    async def enqueue(self, enqueued_at: float) -> None:
-        await self._task.enqueue(enqueued_at)
+    async def enqueue(self, stamped: marks.Stamp) -> None:
+        await self._task.enqueue(stamped)
 
-    async def enqueue_many(self, enqueued_at: Sequence[float]) -> None:
-        await self._client.enqueue_many([self._task.enqueue(moment) for moment in enqueued_at])
+    async def enqueue_many(self, stamps: Sequence[marks.Stamp]) -> None:
+        await self._client.enqueue_many([self._task.enqueue(stamped) for stamped in stamps])
 
     def work(self) -> None:
         worker, _ = self._worker()

@@ -7,8 +7,8 @@ import logging
 import os
 from typing import Any
 
-from benchmarks import marks
-from benchmarks.async_peer import AsyncPeer
+from benchmarks.harness import marks
+from benchmarks.systems.shared.async_peer import AsyncPeer
 
 KEPT_S = 600
 
@@ -18,6 +18,10 @@ class TaskiqRedis(AsyncPeer):
     store = "redis"
     server = "redis"
     promise = "at least once: acknowledged after the result is kept, everything lost with the server"
+    delivery = "at least once"
+    results = "kept"
+    widths = True
+    own_width = 100
     package = "taskiq-redis"
     environment = "peers-taskiq"
     needs = ("taskiq", "hiredis", "uvloop")
@@ -33,8 +37,8 @@ class TaskiqRedis(AsyncPeer):
         broker = broker.with_result_backend(RedisAsyncResultBackend(self.address, result_ex_time=KEPT_S))
 
         @broker.task(task_name="noop")
-        async def noop(t: float) -> None:
-            marks.mark(t)
+        async def noop(t: marks.Stamp) -> None:
+            await marks.amark(t)
 
         return broker, noop
 
@@ -48,8 +52,8 @@ class TaskiqRedis(AsyncPeer):
     async def disconnect(self) -> None:
         await self._client.shutdown()
 
-    async def enqueue(self, enqueued_at: float) -> None:
-        await self._task.kiq(enqueued_at)
+    async def enqueue(self, stamped: marks.Stamp) -> None:
+        await self._task.kiq(stamped)
 
     def work(self) -> None:
         import uvloop

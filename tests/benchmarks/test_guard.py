@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.guard import KEPT, STORES, findings, pairs, write
-from benchmarks.measures import task_measures
+from benchmarks.harness.samples import Case, Record, Sample
 from benchmarks.plan import QUICK
-from benchmarks.samples import Case, Record, Sample
 from benchmarks.systems import load_all
+from benchmarks.tasks.measures import task_measures
 
 ASYNC = "drain omniq-redis async / raw-redis"
 

@@ -5,18 +5,28 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import peers, report
 from benchmarks.goals import KEEPERS_ON_REDIS, Goal
-from benchmarks.machine import Noise
-from benchmarks.measures import Drain
+from benchmarks.harness import peers
+from benchmarks.harness.machine import Noise
+from benchmarks.harness.redis import RedisServers
+from benchmarks.harness.results import Results
+from benchmarks.harness.samples import Case, Failure, Record, Sample
+from benchmarks.harness.servers import NoServer
+from benchmarks.harness.stats import Spread, paired_ratio, percentile
 from benchmarks.plan import Plan
-from benchmarks.redis import RedisServers
-from benchmarks.run import DOCUMENT, all_measures, chosen_measures, chosen_systems, main, place_of, run
-from benchmarks.samples import Case, Failure, Record, Sample
-from benchmarks.servers import NoServer
-from benchmarks.stats import Spread, paired_ratio, percentile
+from benchmarks.reports import tables
+from benchmarks.reports.page import DOCUMENT
+from benchmarks.run import all_measures, all_systems, by_group, chosen_measures, chosen_systems, main, run
 from benchmarks.systems import load_all
+from benchmarks.tasks.drain import Drain
+from benchmarks.tasks.latency import Latency
 
+STORE_BY_STORE = ("omniq-sqlite", "huey-sqlite", "omniq-postgres", "omniq-redis", "omniq-redis-aof")
+TASKS = [
+    "drain", "settings", "enqueue", "busy", "latency", "payload", "waiting", "computing", "idle", "size",
+    "import", "depth",
+]  # fmt: skip
+POOLS = ["pool-calls", "pool-batches", "pool-arrays", "pool-start", "pool-memory"]
 OURS = Case("drain", "omniq-sqlite", "async")
 HUEY = Case("drain", "huey-sqlite", "sync")
 TINY = Plan(
@@ -40,6 +50,17 @@ TINY = Plan(
     backlogs=(100, 1_000),
     pool_rounds=1,
     pool_s=0.05,
+    peer_tasks=100,
+    busy_s=0.1,
+    busy_tasks=100,
+    payload_tasks=20,
+    waiting_tasks=300,
+    waiting_concurrency=100,
+    waiting_s=0.01,
+    computing_tasks=20,
+    computing_spins=1_000,
+    data_rounds=1,
+    data_s=0.05,
 )
 
 
@@ -111,45 +132,63 @@ def test_to_be_first_is_to_beat_the_best_of_each_round() -> None:
 def test_a_cell_shows_the_spread_where_there_is_one(
     values: tuple[float, ...], digits: int, text: str
 ) -> None:
-    assert report.shown(Spread.of(values), digits) == text
+    assert tables.shown(Spread.of(values), digits) == text
 
 
 def test_a_table_shows_only_what_was_measured() -> None:
-    drawn = report.figures(recorded(ours=(12.0, 10.0, 20.0), huey=(1.0,)), Drain())
+    drawn = tables.figures(recorded(ours=(12.0, 10.0, 20.0), huey=(1.0,)), Drain(), load_all())
     assert drawn.splitlines() == [
-        "| system       |       | tasks/s, first start to last | tasks |",
-        "|--------------|-------|------------------------------|-------|",
-        "| omniq-sqlite | async | 12 (10-20)                   | 10    |",
-        "| huey-sqlite  | sync  | 1                            | 10    |",
+        "| system       |       | tasks/s, first start to last | tasks | delivery      | results       |",
+        "|--------------|-------|------------------------------|-------|---------------|---------------|",
+        "| omniq-sqlite | async | 12 (10-20)                   | 10    | at least once | kept          |",
+        "| huey-sqlite  | sync  | 1                            | 10    | at most once  | none for None |",
     ]
 
 
-def test_a_peer_without_async_bodies_is_compared_by_what_it_has() -> None:
-    rows = list(report.ratios(recorded(ours=(12.0, 10.0), huey=(1.0, 2.0)), load_all(), [Drain()]))
-    assert rows == [["drain omniq-sqlite async", "huey-sqlite sync", "8.50 (5.00-12.00)"]]
+def test_a_table_goes_store_by_store() -> None:
+    record = Record([Sample(Case("latency", name, ""), 0, {"p50_ms": 1.0}) for name in STORE_BY_STORE[::-1]])
+    lines = tables.figures(record, Latency(), load_all()).splitlines()[2:]
+    assert [line.split()[1] for line in lines] == list(STORE_BY_STORE)
+
+
+def test_like_is_compared_with_like_and_everything_with_the_limit() -> None:
+    """Async with async and sync with sync; a limit has no bodies."""
+    record = recorded(ours=(12.0, 10.0), huey=(1.0, 2.0))
+    record.samples += [
+        Sample(Case("drain", "omniq-sqlite", "sync"), 0, {"per_s": 6.0}),
+        Sample(Case("drain", "raw-sqlite", "statements"), 0, {"per_s": 24.0}),
+    ]
+    title = Drain.metrics[0].title
+    assert list(tables.ratios(record, load_all(), [Drain()])) == [
+        ["drain omniq-sqlite async", "raw-sqlite statements", title, "0.50"],
+        ["drain omniq-sqlite sync", "huey-sqlite sync", title, "6.00"],
+        ["drain omniq-sqlite sync", "raw-sqlite statements", title, "0.25"],
+    ]
 
 
 def test_the_report_names_noise_goals_and_what_could_not_be_measured() -> None:
     record = recorded(ours=(24.0,), huey=(1.0,))
-    record.failures.append(Failure(Case("idle", "flexiq-sqlite", ""), "cannot install flexiq"))
-    text = report.full(record, load_all(), [Drain()], {"cores": "2"}, [Noise(10.0, 0.2), Noise(30.0, 0.3)])
+    reason = "work ended with 1: Traceback\n  File ...\ncannot install flexiq"
+    record.failures.append(Failure(Case("idle", "flexiq-sqlite", ""), reason))
+    results = Results({"cores": "2"}, record, [Noise(10.0, 0.2), Noise(30.0, 0.3)])
+    text = tables.full(results, load_all(), [Drain()])
     assert "- cores: 2\n" in text
     assert "20.0 (10.0-30.0) ms: the slowest 3.0 times the fastest" in text
-    assert "- idle flexiq-sqlite: cannot install flexiq" in text
+    assert "- idle flexiq-sqlite: work ended with 1: Traceback ... cannot install flexiq" in text
     goal = next(line for line in text.splitlines() if "async bodies / huey" in line)
     assert [cell.strip() for cell in goal.split("|")[2:5]] == ["at least 12", "24.00", "met"]
 
 
 def test_figures_go_between_the_markers_and_nowhere_else(tmp_path: Path) -> None:
     document = tmp_path / "page.md"
-    begin, end = report.BEGIN.format("pools"), report.END.format("pools")
+    begin, end = tables.BEGIN.format("pools"), tables.END.format("pools")
     document.write_text(f"before\n{begin}\nold\n{end}\nafter\n", encoding="utf-8")
-    report.write_into(document, "pools", "new")
-    report.write_into(document, "pools", "newer")
+    tables.write_into(document, "pools", "new")
+    tables.write_into(document, "pools", "newer")
     assert document.read_text(encoding="utf-8") == f"before\n{begin}\n\nnewer\n{end}\nafter\n"
     document.write_text("no markers", encoding="utf-8")
     with pytest.raises(ValueError, match="has no"):
-        report.write_into(document, "tasks", "new")
+        tables.write_into(document, "tasks", "new")
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,49 +200,65 @@ def test_an_unknown_name_is_refused_with_the_known_ones(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        ([], ["drain", "enqueue", "latency", "idle", "size", "import", "depth"]),
-        (["huey-sqlite"], ["drain", "enqueue", "latency", "idle", "size", "import", "depth"]),
-        (["pools"], ["pool-calls", "pool-batches", "pool-arrays", "pool-start", "pool-memory"]),
-        (["pool-loky"], ["pool-calls", "pool-batches", "pool-arrays", "pool-start", "pool-memory"]),
-        (["pools", "pool-omniq"], ["pool-calls", "pool-batches", "pool-arrays", "pool-start", "pool-memory"]),
+        ([], TASKS),
+        (["huey-sqlite"], TASKS),
+        (["pools"], POOLS),
+        (["pool-loky"], POOLS),
+        (["pools", "pool-omniq"], POOLS),
         (["pool-start", "drain"], ["drain", "pool-start"]),
+        (["loading"], ["loading"]),
+        (["loaders-torch"], ["loaders"]),
+        (["loading", "loaders"], ["loading", "loaders"]),
     ],
 )
 def test_names_choose_what_is_measured(names: list[str], expected: list[str]) -> None:
-    systems = {name: system for name, system in load_all().items() if not names or name in names}
-    chosen = chosen_measures(all_measures(), names, systems or load_all())
+    chosen = chosen_measures(all_measures(), names, chosen_systems(all_systems(), names, quick=False))
     assert [measure.name for measure in chosen] == expected
 
 
 def test_a_store_names_all_its_systems_and_a_quick_run_needs_no_server() -> None:
     known = load_all()
     on_server = {"omniq-postgres", "raw-postgres", "pgqueuer-postgres", "procrastinate-postgres"}
-    on_server |= {"chancy-postgres", "saq-postgres"}
+    on_server |= {"chancy-postgres", "saq-postgres", "dbos-postgres"}
     assert set(chosen_systems(known, ["postgres", "drain"], quick=True)) == on_server
     assert on_server.isdisjoint(chosen_systems(known, ["drain"], quick=True))
     assert on_server <= set(chosen_systems(known, [], quick=False))
 
 
-@pytest.mark.parametrize(
-    ("systems", "measures", "place"),
-    [
-        (["omniq-redis", "raw-redis-aof"], ["drain", "size"], "redis"),
-        (["omniq-redis", "omniq-sqlite"], ["drain"], "tasks"),
-        (["pool-omniq"], ["pool-start"], "pools"),
-        (["omniq-redis"], ["drain", "pool-start"], None),
-    ],
-)
-def test_a_run_has_one_place_on_the_page(systems: list[str], measures: list[str], place: str | None) -> None:
-    chosen = {name: load_all()[name] for name in systems}
-    assert place_of(chosen, [all_measures()[name] for name in measures]) == place
-    page = DOCUMENT.read_text(encoding="utf-8")
-    assert place is None or (report.BEGIN.format(place) in page and report.END.format(place) in page)
+def test_what_belongs_together_is_told_together_and_has_a_place_on_the_page() -> None:
+    names = {"tasks": "drain", "pools": "pool-start", "loaders": "loaders"}
+    systems = {"tasks": "omniq-sqlite", "pools": "pool-omniq", "loaders": "loaders-omniq"}
+    samples = [Sample(Case(names[group], systems[group], ""), 0, {"ms": 1.0}) for group in reversed(names)]
+    failure = Failure(Case("", "pool-loky", ""), "cannot install loky")
+    results = Results({}, Record(samples, [failure]))
+    parts = list(by_group(results, all_systems(), list(all_measures().values())))
+    assert [(group, [s.case.measure for s in part.record.samples]) for group, part, _ in parts] == [
+        (group, [name]) for group, name in names.items()
+    ]
+    assert [part.record.failures for _, part, _ in parts] == [[], [failure], []]
+    document = DOCUMENT.read_text(encoding="utf-8")
+    for group, _, told in parts:
+        assert {measure.group for measure in told} == {group}
+        assert tables.BEGIN.format(group) in document
+        assert tables.END.format(group) in document
+
+
+def test_every_measure_and_every_group_is_explained_on_the_page() -> None:
+    document = DOCUMENT.read_text(encoding="utf-8")
+    for name in all_measures():
+        assert f"`{name}`" in document or f"benchmarks.run {name} " in document, name
+
+
+def test_every_peer_says_what_its_figures_buy() -> None:
+    for system in (system for system in load_all().values() if system.bodies):
+        assert system.delivery, system.name
+        assert system.results, system.name
+        assert system.promise, system.name
 
 
 # --- the real thing ------------------------------------------------------------------------------
 
 
-@pytest.mark.quiet
 @pytest.mark.bound(180)
 def test_a_very_small_run_measures_everything(tmp_path: Path) -> None:
     systems = {
@@ -215,7 +270,8 @@ def test_a_very_small_run_measures_everything(tmp_path: Path) -> None:
     scratch, results = tmp_path / "scratch", tmp_path / "results"
     scratch.mkdir()
 
-    record, text = run(TINY, systems, measures, scratch, results, "a test")
+    found = run(TINY, systems, measures, scratch, results, "a test")
+    record, text = found.record, tables.full(found, systems, measures)
 
     assert record.failures == []
     cases = [s.case for s in record.samples]
@@ -238,7 +294,6 @@ def test_a_very_small_run_measures_everything(tmp_path: Path) -> None:
     assert list(scratch.iterdir()) == []
 
 
-@pytest.mark.quiet
 @pytest.mark.bound(180)
 def test_a_very_small_run_on_a_server(
     tmp_path: Path, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
@@ -248,7 +303,8 @@ def test_a_very_small_run_on_a_server(
     systems = {name: load_all()[name] for name in ("omniq-postgres", "raw-postgres")}
     measures = [all_measures()[name] for name in ("drain", "idle")]
     (tmp_path / "scratch").mkdir()
-    record, text = run(TINY, systems, measures, tmp_path / "scratch", tmp_path / "results", "a test")
+    found = run(TINY, systems, measures, tmp_path / "scratch", tmp_path / "results", "a test")
+    record, text = found.record, tables.full(found, systems, measures)
     assert record.failures == []
     assert [(s.case.system, s.case.variant) for s in record.samples] == [
         ("omniq-postgres", "async"),
@@ -259,28 +315,26 @@ def test_a_very_small_run_on_a_server(
     ]
     assert {s.values["tasks"] for s in record.samples if s.case.measure == "drain"} == {200.0}
     assert "requests_per_s" in record.samples[-1].values
-    assert "PostgreSQL: drain / raw limit" in text
+    assert "PostgreSQL: drain with async bodies / raw limit" in text
 
 
-@pytest.mark.quiet
 @pytest.mark.bound(180)
 def test_a_very_small_run_on_redis(tmp_path: Path, redis_url: str) -> None:
     """A server for every sample, with a file and without one."""
     known, scratch = load_all(), tmp_path / "scratch"
     scratch.mkdir()
-    drained, text = run(
-        TINY, {name: known[name] for name in ("omniq-redis-aof", "raw-redis-aof")}, [Drain()], scratch,
-        tmp_path / "drained", "a test",
-    )  # fmt: skip
+    synced = {name: known[name] for name in ("omniq-redis-aof", "raw-redis-aof")}
+    found = run(TINY, synced, [Drain()], scratch, tmp_path / "drained", "a test")
+    drained, text = found.record, tables.full(found, synced, [Drain()])
     assert drained.failures == []
     assert [s.case.variant for s in drained.samples] == ["async", "sync", "async x2", "statements"]
     assert {s.values["tasks"] for s in drained.samples} == {200.0}
-    assert "Redis: drain / raw limit, file synced" in text
+    assert "Redis, file synced: drain with async bodies / raw limit" in text
 
     watching = [all_measures()[name] for name in ("idle", "size")]
-    looked, _ = run(
+    looked = run(
         TINY, {"omniq-redis": known["omniq-redis"]}, watching, scratch, tmp_path / "looked", "a test"
-    )
+    ).record
     assert looked.failures == []
     idle, size = (sample.values for sample in looked.samples)
     assert "requests_per_s" in idle
@@ -302,8 +356,9 @@ def test_a_peer_without_its_server_is_named_and_left_out(
     monkeypatch.setattr(RedisServers, "start", none)
     (tmp_path / "scratch").mkdir()
     systems = {"raw-redis": load_all()["raw-redis"]}
-    record, text = run(TINY, systems, [Drain()], tmp_path / "scratch", tmp_path / "results", "a test")
-    assert record.samples == []
+    found = run(TINY, systems, [Drain()], tmp_path / "scratch", tmp_path / "results", "a test")
+    text = tables.full(found, systems, [Drain()])
+    assert found.record.samples == []
     assert "- raw-redis: no Valkey or Redis that runs here" in text
 
 
@@ -313,5 +368,5 @@ def test_on_redis_only_peers_that_keep_a_task_until_it_has_run_are_a_measure_of_
     assert keepers == {
         name
         for name, system in known.items()
-        if system.store == "redis" and system.role == "peer" and system.promise.startswith("at least once")
+        if system.store == "redis" and system.role == "peer" and system.delivery == "at least once"
     }

@@ -1,0 +1,1 @@
+"""What every measure needs: folders, processes, servers, interpreters; and what was measured."""

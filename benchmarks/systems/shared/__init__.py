@@ -1,0 +1,1 @@
+"""What several systems share. Each of them is a file beside this folder."""

@@ -1,0 +1,1 @@
+"""What is measured of task queues; one file for each question."""

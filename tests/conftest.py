@@ -11,7 +11,6 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -19,6 +18,23 @@ import pytest
 
 DEFAULT_BOUND_S = 60.0
 CANCELLATION_GRACE_S = 15.0
+# Whoever has a server names it here; tests then start none of that kind, except those they mistreat.
+GIVEN = {"postgres": "OMNIQ_TEST_POSTGRES", "redis": "OMNIQ_TEST_REDIS"}
+
+# Folders whose tests take long, each of them, the longest first.
+LONG_FIRST = (
+    "benchmarks",
+    "types",
+    "faults",
+    "data",
+    "cli",
+    "pool",
+    "web",
+    "examples",
+    "docs",
+    "demo",
+    "model",
+)
 
 # Time is measured by the tests marked quiet; an example that met a busy machine is not a counterexample.
 hypothesis.settings.register_profile(
@@ -33,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Capturing is suspended at this moment only: later, descriptor 2 is a temporary file that dies with us.
     config.stash[uncaptured_stderr] = os.dup(2)
     # The developer's own settings must not reach a test, nor the processes that it starts.
-    kept = ("OMNIQ_REQUIRE", "OMNIQ_TEST_POSTGRES", "OMNIQ_TEST_REDIS")
+    kept = ("OMNIQ_REQUIRE", *GIVEN.values())
     for name in [name for name in os.environ if name.startswith("OMNIQ_") and name not in kept]:
         del os.environ[name]
 
@@ -44,14 +60,22 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     factory: pytest.TempPathFactory | None = getattr(session.config, "_tmp_path_factory", None)
-    if not is_xdist_worker() and factory is not None and (factory.getbasetemp() / "postgres.json").exists():
-        from tests.postgres import server
+    if is_xdist_worker() or factory is None:
+        return
+    for kind in GIVEN:
+        if (factory.getbasetemp() / f"{kind}.json").exists():
+            from tests import servers
 
-        server.stop_shared(factory.getbasetemp())
-    if not is_xdist_worker() and factory is not None and (factory.getbasetemp() / "redis.json").exists():
-        from tests.redis import server as redis_server
+            servers.stop_shared(kind, factory.getbasetemp())
 
-        redis_server.stop_shared(factory.getbasetemp())
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins first: a long test that begins last leaves all workers but one without work."""
+    items.sort(key=lambda item: place_in_line(item.path.parent.name))
+
+
+def place_in_line(folder: str) -> int:
+    return LONG_FIRST.index(folder) if folder in LONG_FIRST else len(LONG_FIRST)
 
 
 def is_xdist_worker() -> bool:
@@ -61,28 +85,26 @@ def is_xdist_worker() -> bool:
 @pytest.fixture(scope="session")
 def postgres_dsn(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A real server; without one the test is skipped."""
-    from tests.postgres import server
-
-    own = tmp_path_factory.getbasetemp()
-    shared: Path = own.parent if is_xdist_worker() else own
-    try:
-        return server.shared_dsn(shared, os.getppid() if is_xdist_worker() else os.getpid())
-    except server.NoServer as why:
-        server.missing(why)
-        raise
+    return server_of_the_session("postgres", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A real server; without one the test is skipped."""
-    from tests.redis import server
+    return server_of_the_session("redis", tmp_path_factory)
 
+
+def server_of_the_session(kind: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    from tests import servers
+
+    if given := os.environ.get(GIVEN[kind]):
+        return given
     own = tmp_path_factory.getbasetemp()
-    shared: Path = own.parent if is_xdist_worker() else own
+    shared, controller = (own.parent, os.getppid()) if is_xdist_worker() else (own, os.getpid())
     try:
-        return server.shared_url(shared, os.getppid() if is_xdist_worker() else os.getpid())
-    except server.NoServer as why:
-        server.missing(why)
+        return servers.shared_address(kind, shared, controller)
+    except servers.NoServer as why:
+        servers.missing(kind, why)
         raise
 
 

@@ -50,4 +50,13 @@ def test_compose_starts_workers_after_the_schema_is_there() -> None:
     parses(services["migrate"]["command"][1:])
     assert services["worker"]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
     assert services["worker"]["stop_grace_period"] == "35s"
-    assert services["worker"]["environment"]["OMNIQ_URL"].startswith("postgresql://")
+    environment = services["worker"]["environment"]
+    assert environment["OMNIQ_URL"] == "postgresql://omniq@database/omniq"
+    # A password with a slash or an @ would make another address of it.
+    assert environment["PGPASSWORD"] == services["database"]["environment"]["POSTGRES_PASSWORD"]
+
+
+def test_what_the_image_is_not_given() -> None:
+    """Docker reads the list that is named like the file it builds from."""
+    left_out = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert {".git", ".venv", "**/.env", ".omniq", "**/*.db"} <= set(left_out)

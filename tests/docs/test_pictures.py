@@ -1,11 +1,16 @@
 """Pictures on the pages are made by scripts, and the scripts still make them."""
 
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from tests.docs.pages import ROOT
+from tests.web.conftest import BROWSERS
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -35,3 +40,18 @@ def test_loading_is_drawn_from_what_a_pool_did(tmp_path: Path) -> None:
         assert labels.count("17") == 2, "made again, and read"
         read = [int(label) for label in labels[labels.index("8 MiB") :] if label.isdigit()]
         assert read[1:] == list(range(24)), "in order, behind the zero of the axis"
+
+
+@pytest.mark.bound(240)
+def test_the_dashboard_is_taken_as_it_is(tmp_path: Path) -> None:
+    """A real dashboard in the system's own browser, and every picture that a page shows is one of these."""
+    if not any(shutil.which(name) for name in BROWSERS):
+        pytest.skip("no Chromium on this machine (apt-get install chromium)")
+    script = ROOT / "docs" / "draw_dashboard.py"
+    subprocess.run([sys.executable, script, tmp_path], check=True, timeout=200, capture_output=True)
+    taken = {file.name for file in tmp_path.glob("*.png")}
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in taken)
+    kept = {file.name for file in (ROOT / "docs" / "dashboard").glob("*.png")}
+    assert kept == taken
+    shown = (ROOT / "docs" / "dashboard.md").read_text() + (ROOT / "README.md").read_text()
+    assert set(re.findall(r"dashboard/([a-z-]+\.png)", shown)) <= taken

@@ -69,6 +69,13 @@ def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
     assert (site / "llms.txt").is_file()
 
 
+@pytest.mark.parametrize("contents", ["index.md", "llms.txt"])
+def test_no_page_is_missing_in_a_table_of_contents(contents: str) -> None:
+    text = (ROOT / "docs" / contents).read_text(encoding="utf-8")
+    pages = {one.name for one in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert sorted(one for one in pages if f"({one})" not in text) == []
+
+
 @pytest.mark.bound(120)
 def test_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
     text = (site / "quickstart.html").read_text(encoding="utf-8")

@@ -39,7 +39,7 @@ LOADER = [
     Mutant(
         "chance by position alone: two machines draw alike",
         "data/seeding.py",
-        "    number = key.__index__() if isinstance(key, SupportsIndex) else 0\n",
+        "    number = key if type(key) is int else key.__index__() if isinstance(key, SupportsIndex) else 0\n",
         "    number = 0\n",
         (LOADER_TESTS,),
         "two_machines",

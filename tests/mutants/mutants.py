@@ -25,6 +25,8 @@ RETRY = "logic/retry.py"
 ROWS = "storage/rows.py"
 MEMORY = "storage/memory.py"
 SQLITE_ROWS = "storage/sqlite/rows.py"
+SQLITE_CLAIMS = "storage/sqlite/claims.py"
+SQLITE_LEASES = "storage/sqlite/leases.py"
 RECORDS = "storage/sqlite/records.py"
 CLAIMING = "storage/sqlite/claiming.py"
 ENGINE = "storage/sqlite/engine.py"
@@ -220,7 +222,7 @@ REMEMBERED = [
     ),
     Mutant(
         "what expires is written back as far as it was read",
-        SQLITE_ROWS,
+        SQLITE_CLAIMS,
         "return super()._claim_or_expire(self._whole(batch, now), claim, now)",
         "return super()._claim_or_expire(batch, claim, now)",
         ("tests/model",),
@@ -292,7 +294,7 @@ REMEMBERED = [
     ),
     Mutant(
         "a clock that was set back holds tasks without an eta",
-        SQLITE_ROWS,
+        SQLITE_CLAIMS,
         "micros(now) if now >= self._latest else micros(self._latest) + AHEAD_MICROS",
         "micros(now)",
         (STORES,),
@@ -340,7 +342,7 @@ REMEMBERED = [
     ),
     Mutant(
         "renewing extends nothing",
-        SQLITE_ROWS,
+        SQLITE_LEASES,
         '"UPDATE omniq_task SET lease = ?, boot = ? WHERE status = 1 AND owner = ?"',
         '"UPDATE omniq_task SET lease = ?, boot = ? WHERE status = 9 AND owner = ?"',
         (STORES,),
@@ -364,7 +366,7 @@ REMEMBERED = [
     ),
     Mutant(
         "a lease lapses a second too early",
-        SQLITE_ROWS,
+        SQLITE_LEASES,
         "(boot = ? AND lease <= ?)",
         "(boot = ? AND lease - 1000000 <= ?)",
         ("tests/sqlite/test_clocks.py",),
@@ -372,7 +374,7 @@ REMEMBERED = [
     ),
     Mutant(
         "a lease never lapses",
-        SQLITE_ROWS,
+        SQLITE_LEASES,
         "(boot = ? AND lease <= ?)",
         "(boot = ? AND lease <= ? AND 0)",
         (STORES,),
@@ -396,7 +398,7 @@ REMEMBERED = [
     ),
     Mutant(
         "a restart of the machine ends the leases of the living",
-        SQLITE_ROWS,
+        SQLITE_LEASES,
         "if self.beside.is_held(owner)]",
         "if not owner]",
         ("tests/sqlite/test_clocks.py",),
@@ -404,7 +406,7 @@ REMEMBERED = [
     ),
     Mutant(
         "a restart of the machine ends nothing",
-        SQLITE_ROWS,
+        SQLITE_LEASES,
         "OR (boot <> ? AND coalesce(owner",
         "OR (boot > ? + 1000 AND coalesce(owner",
         ("tests/sqlite/test_clocks.py",),
@@ -412,7 +414,7 @@ REMEMBERED = [
     ),
     Mutant(
         "what cannot be read hides what can",
-        SQLITE_ROWS,
+        SQLITE_CLAIMS,
         "                self._quarantine(seq, why, now)\n\n",
         "                self._quarantine(seq, why, now)\n            return found\n\n",
         ("tests/sqlite/test_corrupt.py",),
@@ -579,15 +581,15 @@ REMEMBERED = [
 DONE = [
     Mutant(
         "a report is not sent",
-        "worker.py",
-        "        self._outbox.append(settlement)\n        if self._scarce",
-        "        if settlement.status.final:\n            self._outbox.append(settlement)\n        if self._scarce",
+        "exchanges.py",
+        "        self.settlements.append(settlement)\n",
+        "        if settlement.status.final:\n            self.settlements.append(settlement)\n",
         ("tests/worker/test_timeouts.py",),
         "retried",
     ),
     Mutant(
         "a report whose answer was lost is not repeated",
-        "worker.py",
+        "exchanges.py",
         "                    if await self._exchange(settlements, claim):\n",
         "                    if await self._exchange(settlements, claim) or True:\n",
         ("tests/worker/test_outage.py",),

@@ -1,7 +1,7 @@
 # ruff: noqa: E501 - the text of a source line is quoted as it is
 """Bugs to plant in tasks that run in processes, and in what becomes of suspects."""
 
-from tests.mutants.mutants import LIFECYCLE, MEMORY, ROWS, SQLITE_ROWS, STORES, Mutant
+from tests.mutants.mutants import LIFECYCLE, MEMORY, ROWS, SQLITE_CLAIMS, STORES, Mutant
 
 TASKS = "tests/processes/test_tasks.py"
 PARENT = "processes.py"
@@ -32,7 +32,7 @@ PROCESSES = [
     ),
     Mutant(
         "a row forgets that its worker isolates",
-        SQLITE_ROWS,
+        SQLITE_CLAIMS,
         "micros(now), claim.isolates, str(seqs))",
         "micros(now), False, str(seqs))",
         (STORES,),
@@ -48,7 +48,7 @@ PROCESSES = [
     ),
     Mutant(
         "scarce queues are not scarce on SQLite",
-        SQLITE_ROWS,
+        SQLITE_CLAIMS,
         "        return self.paused().union(claim.scarce)",
         "        return self.paused()",
         (STORES,),
@@ -72,7 +72,7 @@ PROCESSES = [
     ),
     Mutant(
         "a worker claims whatever its processes can take",
-        "worker.py",
+        "exchanges.py",
         "            max(0, self._crew.free_processes) if scarce else 0,",
         "            free,",
         (TASKS,),
@@ -80,7 +80,7 @@ PROCESSES = [
     ),
     Mutant(
         "a freed process is not noticed",
-        "worker.py",
+        "exchanges.py",
         "            self._look_at = 0.0  # a process is free again, which the last look may have found wanting\n",
         "            pass\n",
         (TASKS,),

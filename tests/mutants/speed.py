@@ -38,7 +38,7 @@ SPEED = [
     Mutant(
         "a worker whose loop was cancelled tells nobody what ended",
         "worker.py",
-        "            await self.storage.settle(self._outbox)\n",
+        "            await self.storage.settle(self._outbox.settlements)\n",
         "            pass\n",
         ("tests/worker/test_odd_bodies.py",),
     ),
@@ -66,15 +66,15 @@ SPEED = [
     Mutant(
         "a thread that leaves flights behind calls nobody",
         "executors.py",
-        "        if self._work:\n            self._call_next()\n",
-        "",
+        "            if self._work:\n                self._call_next()\n            self._tell_loop()\n",
+        "            self._tell_loop()\n",
         (IN_STEP,),
     ),
     Mutant(
-        "a thread that was called does not tell what has ended",
+        "a thread that begins a body does not tell what has ended",
         "executors.py",
-        "            self._tell_loop()\n            while self._work:\n",
-        "            while self._work:\n",
+        "                self._call_next()\n            self._tell_loop()\n",
+        "                self._call_next()\n",
         (IN_STEP,),
     ),
     Mutant(
@@ -85,8 +85,30 @@ SPEED = [
         (IN_STEP,),
     ),
     Mutant(
+        "a function that was quick once is trusted for ever",
+        "executors.py",
+        "            self._quick.clear()\n",
+        "",
+        (IN_STEP,),
+    ),
+    Mutant(
+        "nobody is called to what waits behind a trusted body",
+        "executors.py",
+        "            self._called = False  # whoever was called may be the one who is held up\n"
+        "            self._call_next()\n",
+        "",
+        (IN_STEP,),
+    ),
+    Mutant(
+        "what ended before a trusted body that blocks is left untold",
+        "executors.py",
+        "        if self._ended:\n            self._drain()\n        if self._work or moved_on:",
+        "        if self._work or moved_on:",
+        (IN_STEP,),
+    ),
+    Mutant(
         "slots that fell out of step stay so",
-        "worker.py",
+        "exchanges.py",
         "        if settling and self._falls_in:\n",
         "        if False:\n",
         (IN_STEP,),

@@ -18,6 +18,7 @@ import pytest
 import omniq
 import omniq.worker
 from omniq import AsyncWorkerPool, Task, TaskStatus, WorkerPool
+from omniq.exchanges import Exchanges
 from omniq.logic.retry import RetryPolicy
 from omniq.storage import MemoryStorage
 from tests.requirements import bodies as shared
@@ -55,7 +56,8 @@ def test_s001_2_depends_on_the_contract_only() -> None:
     """S001-2: the worker depends on `BaseStorage`; which store it is, and which codec, it does not know."""
     imported = {
         node.module
-        for node in ast.walk(tree("worker.py"))
+        for file in ("worker.py", "exchanges.py", "workeroptions.py", "crew.py", "upkeep.py")
+        for node in ast.walk(tree(file))
         if isinstance(node, ast.ImportFrom) and node.module
     }
     stores = {name for name in imported if name.startswith("omniq.storage")}
@@ -80,7 +82,7 @@ def test_s001_3_the_backoff_is_in_one_place() -> None:
         and not isinstance(node.right, ast.Constant)
     ]
     assert set(raises_to_power) == {"logic/retry.py"}
-    loop = inspect.getsource(AsyncWorkerPool._run_loop)
+    loop = inspect.getsource(Exchanges.run)
     assert len(loop.splitlines()) <= 40
 
 

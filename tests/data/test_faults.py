@@ -488,6 +488,7 @@ def test_d22_what_was_lost_may_run_again_though_the_arena_is_full(tmp_path: Path
     with WorkerPool(2, arena=2 * MIB, max_losses=PLENTY, preload=PRELOAD) as pool:
         pool.submit_task(partial(bodies.hold, str(gate), "first"))
         pool.submit_batch([partial(bodies.numbers, n, 512 * 1024) for n in range(40)])
+        until(lambda: bodies.begun(gate), "it has begun")
         until(lambda: pool.ready >= 1 and pool.in_flight == 1 and pool.pending > 30, "the others had to stop")
         [begun] = tmp_path.glob("gate.*")
         os.kill(int(begun.name.split(".")[1]), signal.SIGKILL)

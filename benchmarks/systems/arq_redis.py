@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 from benchmarks.harness import marks
+from benchmarks.systems.base import configure_logging
 from benchmarks.systems.shared.async_peer import AsyncPeer
 
 LOOK_EVERY_S = 0.01
@@ -23,6 +23,7 @@ class ArqRedis(AsyncPeer):
     promise = "at least once: acknowledged after the run, result kept for an hour, all lost with the server"
     delivery = "at least once"
     results = "kept"
+    logs = True
     widths = True
     own_width = 10
     package = "arq"
@@ -42,7 +43,7 @@ class ArqRedis(AsyncPeer):
     def _settings(self) -> Any:
         from arq.connections import RedisSettings
 
-        logging.disable(logging.WARNING)
+        configure_logging()
         return RedisSettings.from_dsn(self.address)
 
     async def disconnect(self) -> None:

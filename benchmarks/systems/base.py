@@ -7,6 +7,8 @@ methods. Knows the standard library only.
 
 from __future__ import annotations
 
+import logging
+import os
 from abc import ABC
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,6 +82,19 @@ class System(ABC):
     def put_many(self, stamps: Sequence[marks.Stamp]) -> None:
         """Enqueue several tasks with one call."""
         raise NotImplementedError
+
+
+def with_logs() -> bool:
+    """Whether to log as much as the system's own command does."""
+    return LOGS_VARIABLE in os.environ
+
+
+def configure_logging() -> None:
+    """For a system on the standard library's logging: silent, or INFO on stderr as its command has it."""
+    if with_logs():
+        logging.basicConfig(level=logging.INFO)
+    else:
+        logging.disable(logging.WARNING)
 
 
 def address_in(folder: Path) -> str:

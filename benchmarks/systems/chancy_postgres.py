@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.harness import marks
+from benchmarks.systems.base import with_logs
 from benchmarks.systems.shared.async_peer import AsyncPeer
 
 FUNCTION = f"{__name__}.noop"
@@ -22,6 +23,7 @@ class ChancyPostgres(AsyncPeer):
     promise = "at least once: completed after the run in batches, no results, every commit synced to the disk"
     delivery = "at least once"
     results = "none"
+    logs = True
     widths = True
     package = "chancy"
     needs = ("psycopg", "psycopg-binary", "psycopg-pool")
@@ -30,6 +32,8 @@ class ChancyPostgres(AsyncPeer):
     def _make(self) -> Any:
         from chancy import Chancy
 
+        if with_logs():
+            return Chancy(self.address)
         quiet = logging.getLogger("quiet")
         quiet.setLevel(logging.ERROR)
         return Chancy(self.address, log=quiet)

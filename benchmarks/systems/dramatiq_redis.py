@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import marks
-from benchmarks.systems.base import Body, System, address_in
+from benchmarks.systems.base import Body, System, address_in, configure_logging
 
 THREADS = 8
 
@@ -21,6 +20,7 @@ class DramatiqRedis(System):
     promise = "at least once: acknowledged after the run, no results, everything lost with the server"
     delivery = "at least once"
     results = "none"
+    logs = True
     package = "dramatiq"
     needs = ("redis", "hiredis")
     bodies = ("sync",)
@@ -32,7 +32,7 @@ class DramatiqRedis(System):
         import dramatiq
         from dramatiq.brokers.redis import RedisBroker
 
-        logging.disable(logging.WARNING)
+        configure_logging()
         self.broker: Any = RedisBroker(url=address_in(folder))
         dramatiq.set_broker(self.broker)
         self.actor = dramatiq.actor(marks.mark)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import marks
-from benchmarks.systems.base import Body, System
+from benchmarks.systems.base import Body, System, with_logs
 
 
 class FlexiqSQLite(System):
@@ -18,6 +18,7 @@ class FlexiqSQLite(System):
     promise = "ended after the run, result stored, commits not synced (synchronous=NORMAL)"
     delivery = "at least once"
     results = "kept"
+    logs = True
     widths = True
     own_width = 100
     package = "flexiq"
@@ -26,7 +27,8 @@ class FlexiqSQLite(System):
     imports = ("import flexiq",)
 
     def open(self, folder: Path, concurrency: int) -> None:
-        os.environ["FLEXIQ_LOG_LEVEL"] = "WARNING"
+        if not with_logs():
+            os.environ["FLEXIQ_LOG_LEVEL"] = "WARNING"
         from flexiq import Queue
 
         # Without push_dispatch: on SQLite it wakes nobody in another process, and latency becomes seconds.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import marks
-from benchmarks.systems.base import Body, System, address_in
+from benchmarks.systems.base import Body, System, address_in, configure_logging
 
 THREADS = 4
 FILL_CHUNK = 1_000
@@ -21,6 +20,7 @@ class HueyRedis(System):
     promise = "at most once: removed before the run, nothing stored for None, all lost with the server"
     delivery = "at most once"
     results = "none for None"
+    logs = True
     package = "huey"
     needs = ("redis", "hiredis")
     bodies = ("sync",)
@@ -31,7 +31,7 @@ class HueyRedis(System):
     def open(self, folder: Path, concurrency: int) -> None:
         from huey import RedisHuey
 
-        logging.disable(logging.INFO)
+        configure_logging()
         self.huey: Any = RedisHuey("benchmark", url=address_in(folder))
         self.task = self.huey.task()(marks.mark)
 

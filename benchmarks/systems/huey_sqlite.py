@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import marks
-from benchmarks.systems.base import Body, System
+from benchmarks.systems.base import Body, System, configure_logging
 
 THREADS = 1
 
@@ -19,6 +18,7 @@ class HueySQLite(System):
     promise = "at most once: removed before the run, nothing stored for None, every commit synced to the disk"
     delivery = "at most once"
     results = "none for None"
+    logs = True
     package = "huey"
     bodies = ("sync",)
     faces = ("blocking",)
@@ -27,7 +27,7 @@ class HueySQLite(System):
     def open(self, folder: Path, concurrency: int) -> None:
         from huey import SqliteHuey
 
-        logging.disable(logging.INFO)
+        configure_logging()
         self.huey: Any = SqliteHuey("benchmark", filename=str(folder / "huey.db"), fsync=True)
         self.task = self.huey.task()(marks.mark)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.harness import marks
+from benchmarks.systems.base import configure_logging
 from benchmarks.systems.shared.async_peer import AsyncPeer
 
 BATCH = 100
@@ -18,6 +19,7 @@ class PgqueuerPostgres(AsyncPeer):
     promise = "at least once: removed after the run in batches, no results, every commit synced to the disk"
     delivery = "at least once"
     results = "none"
+    logs = True
     package = "pgqueuer"
     needs = ("asyncpg", "uvloop")
     imports = ("import pgqueuer",)
@@ -50,6 +52,7 @@ class PgqueuerPostgres(AsyncPeer):
     def work(self) -> None:
         import uvloop
 
+        configure_logging()
         uvloop.run(self._work())
 
     async def _work(self) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.harness import marks
+from benchmarks.systems.base import configure_logging
 from benchmarks.systems.shared.async_peer import AsyncPeer
 
 AT_ONCE = 20
@@ -18,6 +18,7 @@ class ProcrastinatePostgres(AsyncPeer):
     promise = "marked as done after the run, no results, every commit synced to the disk"
     delivery = "not run again"
     results = "none"
+    logs = True
     package = "procrastinate"
     needs = ("psycopg", "psycopg-binary", "psycopg-pool")
     imports = ("import procrastinate",)
@@ -25,7 +26,7 @@ class ProcrastinatePostgres(AsyncPeer):
     def _app(self) -> tuple[Any, Any]:
         from procrastinate import App, PsycopgConnector
 
-        logging.disable(logging.WARNING)
+        configure_logging()
         app: Any = App(connector=PsycopgConnector(conninfo=self.address, min_size=1, max_size=CONNECTIONS))
 
         @app.task(name="noop", pass_context=False)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import marks
-from benchmarks.systems.base import Body, System, address_in
+from benchmarks.systems.base import Body, System, address_in, configure_logging, with_logs
 
 FILL_CHUNK = 1_000
 BODY = f"{marks.__name__}.{marks.mark.__name__}"
@@ -22,6 +21,7 @@ class RqRedis(System):
     promise = "a job whose worker died is marked as failed and not run again; result kept, all in memory"
     delivery = "not run again"
     results = "kept"
+    logs = True
     package = "rq"
     needs = ("redis", "hiredis")
     bodies = ("sync",)
@@ -33,7 +33,7 @@ class RqRedis(System):
         from redis import Redis
         from rq import Queue
 
-        logging.disable(logging.WARNING)
+        configure_logging()
         self.client: Any = Redis.from_url(address_in(folder))
         self.queue: Any = Queue(connection=self.client)
 
@@ -47,7 +47,9 @@ class RqRedis(System):
     def work(self) -> None:
         from rq import SimpleWorker
 
-        SimpleWorker([self.queue], connection=self.client).work(logging_level="CRITICAL")
+        SimpleWorker([self.queue], connection=self.client).work(
+            logging_level="INFO" if with_logs() else "CRITICAL"
+        )
 
     def put(self, stamped: marks.Stamp) -> None:
         self.queue.enqueue(BODY, stamped)

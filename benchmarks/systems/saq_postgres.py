@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 from benchmarks.harness import marks
+from benchmarks.systems.base import configure_logging
 from benchmarks.systems.shared.async_peer import AsyncPeer
 
 AT_ONCE = 20
@@ -21,6 +21,7 @@ class SaqPostgres(AsyncPeer):
     promise = "at least once: acknowledged after the run, result stored, every commit synced to the disk"
     delivery = "at least once"
     results = "kept"
+    logs = True
     package = "saq"
     needs = ("psycopg", "psycopg-binary", "psycopg-pool")
     faces = ("async", "in-flight")
@@ -29,7 +30,7 @@ class SaqPostgres(AsyncPeer):
     def _queue(self) -> Any:
         from saq.queue.postgres import PostgresQueue
 
-        logging.disable(logging.WARNING)
+        configure_logging()
         return PostgresQueue.from_url(self.address)
 
     async def prepare(self) -> None:

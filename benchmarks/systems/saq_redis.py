@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 from benchmarks.harness import marks
+from benchmarks.systems.base import configure_logging
 from benchmarks.systems.shared.async_peer import AsyncPeer
 
 
@@ -21,6 +21,7 @@ class SaqRedis(AsyncPeer):
     promise = "at least once: acknowledged after the run, result kept, everything lost with the server"
     delivery = "at least once"
     results = "kept"
+    logs = True
     widths = True
     own_width = 10
     package = "saq"
@@ -31,7 +32,7 @@ class SaqRedis(AsyncPeer):
     def _queue(self) -> Any:
         from saq import Queue
 
-        logging.disable(logging.WARNING)
+        configure_logging()
         return Queue.from_url(self.address)
 
     async def prepare(self) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.harness import marks
+from benchmarks.systems.base import configure_logging, with_logs
 from benchmarks.systems.shared.async_peer import AsyncPeer
 
 
@@ -18,6 +18,7 @@ class StreaqRedis(AsyncPeer):
     promise = "at least once: acknowledged after the run, result kept, everything lost with the server"
     delivery = "at least once"
     results = "kept"
+    logs = True
     widths = True
     own_width = 16
     package = "streaq"
@@ -26,10 +27,10 @@ class StreaqRedis(AsyncPeer):
     def _worker(self) -> tuple[Any, Any]:
         from streaq import Worker
 
-        logging.disable(logging.WARNING)
+        configure_logging()
         worker: Any = Worker(redis_url=self.address, concurrency=self.concurrency)
 
-        @worker.task(silent=True, name="noop")
+        @worker.task(silent=not with_logs(), name="noop")
         async def noop(t: marks.Stamp) -> None:
             await marks.amark(t)
 

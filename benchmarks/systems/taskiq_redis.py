@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from typing import Any
 
 from benchmarks.harness import marks
+from benchmarks.systems.base import configure_logging
 from benchmarks.systems.shared.async_peer import AsyncPeer
 
 KEPT_S = 600
@@ -20,6 +20,7 @@ class TaskiqRedis(AsyncPeer):
     promise = "at least once: acknowledged after the result is kept, everything lost with the server"
     delivery = "at least once"
     results = "kept"
+    logs = True
     widths = True
     own_width = 100
     package = "taskiq-redis"
@@ -31,7 +32,7 @@ class TaskiqRedis(AsyncPeer):
     def _broker(self) -> tuple[Any, Any]:
         from taskiq_redis import RedisAsyncResultBackend, RedisStreamBroker
 
-        logging.disable(logging.WARNING)
+        configure_logging()
         # What nobody has read yet is for the whole group, which begins with the first message.
         broker: Any = RedisStreamBroker(self.address, consumer_name=f"worker-{os.getpid()}", consumer_id="0")
         broker = broker.with_result_backend(RedisAsyncResultBackend(self.address, result_ex_time=KEPT_S))

@@ -62,11 +62,11 @@ class Drain(Measure):
 
 
 class Settings(Measure):
-    """OmniQ comes with a concurrency of 100, so that what its default adds are the logs of its command."""
+    """What a system does at another concurrency, and with the logs that its command writes by itself."""
 
     name = "settings"
     buys = True
-    title = "Settings: the same drain at concurrency 10, and as each system comes"
+    title = "Settings: the same drain at concurrency 10, at the default one, and with logs"
     metrics = (
         Metric("per_s", "tasks/s, first start to last", compared=True),
         Metric("cpu_us", "CPU µs/task"),
@@ -76,9 +76,8 @@ class Settings(Measure):
     def variants(self, system: System, plan: Plan) -> tuple[str, ...]:
         if isinstance(system, Limit):
             return ("10",)
-        if not system.widths:
-            return ()
-        kinds = ["10", *(["default"] if system.own_width else []), *(["with logs"] if system.logs else [])]
+        widths = ["10", *(["default"] if system.own_width else [])] if system.widths else []
+        kinds = [*widths, *(["with logs"] if system.logs else [])]
         pairs = [f"{kind} x2" for kind in kinds] if system.role == "omniq" and 2 in system.processes else []
         return (*kinds, *pairs)
 
@@ -88,7 +87,8 @@ class Settings(Measure):
     def take(self, bench: Bench, system: System, variant: str) -> Values:
         plan = bench.plan
         kind, _, copies = variant.partition(" x")
-        at_once = 10 if kind == "10" else system.own_width or plan.concurrency
+        own = system.own_width or plan.concurrency
+        at_once = {"10": 10, "default": own}.get(kind, plan.concurrency)
         tasks = plan.peer_tasks if system.role == "peer" else plan.drain_tasks
         with bench.folder(system) as folder:
             if isinstance(system, Limit):

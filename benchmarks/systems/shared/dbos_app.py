@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import marks
-from benchmarks.systems.base import Body, System
+from benchmarks.systems.base import Body, System, with_logs
 
 LOOK_EVERY_S = 0.01
 FILL_CHUNK = 1_000
@@ -23,6 +23,7 @@ class DbosSystem(System):
     role = "peer"
     delivery = "at least once"
     results = "kept"
+    logs = True
     widths = True
     package = "dbos"
     environment = "peers-dbos"
@@ -54,7 +55,7 @@ class DbosSystem(System):
             config={
                 "name": "benchmark",
                 "system_database_url": self._url,
-                "log_level": "WARNING",
+                "log_level": "INFO" if with_logs() else "WARNING",
                 "application_version": "1",
             }
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import marks
-from benchmarks.systems.base import LOGS_VARIABLE, Body, System
+from benchmarks.systems.base import Body, System, with_logs
 from omniq import OmniQ
 from omniq.cli.log import configure
 from omniq.storage import BaseStorage
@@ -37,10 +36,7 @@ class OmniqSystem(System):
     def storage(self, folder: Path) -> BaseStorage: ...
 
     def open(self, folder: Path, concurrency: int) -> None:
-        if LOGS_VARIABLE in os.environ:
-            configure("info")  # as the command `omniq worker` does if nothing is said
-        else:
-            configure("warning")
+        configure("info" if with_logs() else "warning")  # `omniq worker` has info if nothing is said
         self.concurrency = concurrency
         self.app = OmniQ(self.storage(folder))
         self.tasks: dict[Body, Any] = {

@@ -15,7 +15,7 @@ class FlexiqSQLite(System):
     name = "flexiq-sqlite"
     store = "sqlite"
     role = "peer"
-    promise = "ended after the run, result stored, commits not synced (synchronous=NORMAL)"
+    promise = "at least once: run again 42 s after its worker was killed (tried), result stored, no commit synced"
     delivery = "at least once"
     results = "kept"
     logs = True

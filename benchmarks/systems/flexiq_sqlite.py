@@ -15,7 +15,9 @@ class FlexiqSQLite(System):
     name = "flexiq-sqlite"
     store = "sqlite"
     role = "peer"
-    promise = "at least once: run again 42 s after its worker was killed (tried), result stored, no commit synced"
+    promise = (
+        "at least once: run again 42 s after its worker was killed (tried), result stored, no commit synced"
+    )
     delivery = "at least once"
     results = "kept"
     logs = True

@@ -11,6 +11,7 @@ class Plan:
     rounds: int = 3
     live_rounds: int = 1  # of what takes its time: latency, idling
     more_rounds: int = 1  # of other settings, payloads and bodies
+    peers_log: bool = True  # measured with their logs as well
     concurrency: int = 100
     drain_tasks: int = 20_000
     drain_s: float = 10.0
@@ -48,6 +49,7 @@ FULL = Plan()
 QUICK = Plan(
     total_s=150.0,
     rounds=2,
+    peers_log=False,
     drain_tasks=5_000,
     drain_s=3.0,
     peer_s=0.5,

@@ -83,15 +83,19 @@ def ratios(record: Record, systems: Mapping[str, System], measures: Iterable[Mea
 def _counterparts(
     ours: Sequence[Case], others: Sequence[Case], systems: Mapping[str, System]
 ) -> Iterator[tuple[Case, Case]]:
-    """Like with like: async beside async, sync beside sync. A limit has no bodies and stands beside both."""
+    """Like with like: async beside async, sync beside sync. A limit that knows no such difference, as in a
+    drain, stands beside all of them."""
+    ours_are = {our.variant for our in ours}
     for our in ours:
         for name in dict.fromkeys(case.system for case in others):
             if systems[name].store != systems[our.system].store:
                 continue
             theirs = [case for case in others if case.system == name]
             same = [case for case in theirs if case.variant == our.variant]
-            if same or systems[name].role == "limit":
-                yield our, (same or theirs)[0]
+            if not same and systems[name].role == "limit":
+                same = [case for case in theirs if case.variant not in ours_are]
+            if same:
+                yield our, same[0]
 
 
 def goals(record: Record) -> Iterator[list[str]]:

@@ -77,7 +77,8 @@ class Settings(Measure):
         if isinstance(system, Limit):
             return ("10",)
         widths = ["10", *(["default"] if system.own_width else [])] if system.widths else []
-        kinds = [*widths, *(["with logs"] if system.logs else [])]
+        logs = system.logs and (plan.peers_log or system.role == "omniq")
+        kinds = [*widths, *(["with logs"] if logs else [])]
         pairs = [f"{kind} x2" for kind in kinds] if system.role == "omniq" and 2 in system.processes else []
         return (*kinds, *pairs)
 

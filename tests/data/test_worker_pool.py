@@ -454,6 +454,28 @@ def test_what_is_taken_back_from_a_busy_worker_runs_once(tmp_path: Path, chunksi
     assert runs.most_common(1)[0][1] == 1, "one ran twice although nobody died"
 
 
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_stop_drops_what_was_given_beforehand_and_has_not_begun(kind: Any, tmp_path: Path) -> None:
+    """Also large chunks, and the rest of the one that runs."""
+    file, gate = tmp_path / "runs", tmp_path / "gate"
+    with WorkerPool(1, kind=kind) as pool:
+        engine = pool._engine
+        assert engine is not None
+        engine.usual_s = 0.0  # as after many quick ones
+        body = partial(bodies.append_and_hold, str(file), str(gate))
+        results = pool.map(body, range(10_000), chunksize=1000, ahead=8)
+        results.begin()  # type: ignore[attr-defined]
+        [worker] = engine.workers
+        until(lambda: len(worker.sent) > 2 and bodies.begun(gate), "chunks lie with the worker")
+        stopping = threading.Thread(target=pool.stop)
+        stopping.start()
+        until(lambda: all(sent.was_asked_back for sent in tuple(worker.sent)), "it is told")
+        gate.touch()
+        stopping.join(20)
+        assert not stopping.is_alive()
+    assert file.read_text().split() == ["0"]
+
+
 def test_a_map_that_raised_and_is_gone_leaves_nothing_ahead(pool: WorkerPool) -> None:
     """Without the collector: an exception that leads to its own reader would keep both."""
     gc.disable()

@@ -226,14 +226,16 @@ class Child:
             self._page.post_range(call_id, call_id + count)
         self._signal(INTERRUPT_SIGNAL)
 
-    def withdraw(self, call_ids: Sequence[int]) -> bool:
-        """Take back calls behind the one that runs: True when none of them has begun, and none will."""
+    def withdraw(self, call_ids: range) -> bool:
+        """Take back those of a message's calls that have not begun: True when that is all, for certain."""
         if self._ended:
             return False
-        for call_id in call_ids:
-            self._page.post(call_id)
+        self._page.withdraw(call_ids[0], call_ids[-1] + 1)
         # The child says what it begins before it looks there: we are in time if an earlier one still runs.
-        return 0 < packed.running(self._page, self._run) < call_ids[0]
+        running = packed.running(self._page, self._run)
+        if running in call_ids:
+            self._signal(INTERRUPT_SIGNAL)  # what has begun goes on; the child looks before each further call
+        return 0 < running < call_ids[0]
 
     def kill(self) -> None:
         if not self._ended:

@@ -195,6 +195,15 @@ def test_what_is_read_and_let_go_frees_the_arena(pool: WorkerPool) -> None:
     assert pool.arena_bytes < 4 * 512 * 1024
 
 
+@pytest.mark.parametrize("body", [bodies.numbers, partial(bodies.made_in_place, size_bytes=64 * 1024)])
+def test_when_all_is_read_and_let_go_nothing_of_the_arena_is_in_use(pool: WorkerPool, body: Any) -> None:
+    """Slots that lay ready in the workers for results to come stayed lent."""
+    for array in pool.map(body, range(200)):
+        del array
+    until(lambda: pool.arena_bytes == 0, "it is all free")
+    assert bodies.is_numbers(one(pool, partial(body, 7)), 7)
+
+
 @pytest.mark.parametrize("sizes", [[64, 200, 64, 1500, 64, 90, 3000, 64]])
 def test_sizes_may_change_all_the_time(pool: WorkerPool, sizes: list[int]) -> None:
     for n, kib in enumerate(sizes * 5):

@@ -68,11 +68,14 @@ class Line:
     # --- in --------------------------------------------------------------------------------------
 
     def read(self) -> Frame | None:
-        """The next frame that is no grant; None when the parent is gone."""
-        if self._early:
-            return self._early.popleft()
-        while (frame := self._receive()) is not None and frame.kind == wire.GRANT:
-            self._keep(_granted(frame))
+        """The next frame that is not about slots; None when the parent is gone."""
+        while (frame := self._early.popleft() if self._early else self._receive()) is not None:
+            if frame.kind == wire.GRANT:
+                self._keep(_granted(frame))
+            elif frame.kind == wire.RECLAIM:
+                self._give_back()
+            else:
+                break
         return frame
 
     def _receive(self) -> Frame | None:
@@ -112,7 +115,8 @@ class Line:
             try:
                 if self._freed:
                     pieces = [*pieces, self._freed_frame()]
-                _send_all(self._sock, pieces)
+                if pieces:
+                    _send_all(self._sock, pieces)
             except ConnectionError as exc:
                 raise ParentGone from exc
             finally:
@@ -235,6 +239,12 @@ class Line:
             smallest = min(self._grants, key=lambda grant: grant.size)
             self._grants.remove(smallest)
             self._freed.append(smallest)
+
+    def _give_back(self) -> None:
+        """Nothing is to do: others may need what lies here unused."""
+        self._freed.extend(self._grants)
+        self._grants.clear()
+        self.send([])
 
 
 def _granted(frame: Frame) -> Where:

@@ -34,6 +34,8 @@ EOF_GRACE_S: Final = 0.1
 # After a death: how long the template may take to tell how it was.
 STATUS_GRACE_S: Final = 1.0
 MAX_MISSES: Final = 32
+# A child that has had nothing to do for so long gives back what it was lent for results to come.
+IDLE_S: Final = 0.05
 
 
 class ChildGone(ConnectionError):
@@ -161,6 +163,7 @@ class Child:
         self._running_at_end = 0
         self._detail = ""
         self._bell: asyncio.TimerHandle | None = None
+        self._idle_bell: asyncio.TimerHandle | None = None
         self._loop.add_reader(sock, self._on_readable)
         if pidfd is not None:
             self._loop.add_reader(pidfd, self._on_death)
@@ -332,6 +335,8 @@ class Child:
         head.left -= len(outcomes)
         if not head.left:
             self._open.popleft()
+        if not self._open and self._lent and self._idle_bell is None:
+            self._idle_bell = self._loop.call_later(IDLE_S, self._reclaim_idle)
 
     def _outcomes(self, frame: Frame, name: str) -> Sequence[Outcome]:
         kind, flags, _, _, body = frame
@@ -432,6 +437,13 @@ class Child:
             missing -= 1
         return grants
 
+    def _reclaim_idle(self) -> None:
+        """What is lent counts as used, and nobody else can have it. What a body still looks at stays."""
+        self._idle_bell = None
+        if not self._open and self._lent:
+            self._grants.clear()
+            self._outbox.write([wire.frame(wire.RECLAIM)])
+
     def _grant(self, slot: Slot | None, flags: int) -> bytes:
         where: Where = wire.NOWHERE
         if slot is not None:
@@ -517,6 +529,8 @@ class Child:
     def _close(self) -> None:
         if self._bell is not None:
             self._bell.cancel()
+        if self._idle_bell is not None:
+            self._idle_bell.cancel()
         self._outbox.close()
         self._loop.remove_reader(self._sock)
         self._sock.close()

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from omniq.data import WorkerPool, empty
+from omniq.data import DataLoader, WorkerPool, empty
 from omniq.errors import InvalidOption, PoolNotRunning, StartFailed, TaskFailed
 from tests.data import bodies
-from tests.data.bodies import MIB, until
+from tests.data.bodies import MIB, Having, until
 from tests.pool.leftovers import family
 
 ARENA = 8 * MIB
@@ -198,8 +198,8 @@ def test_what_is_read_and_let_go_frees_the_arena(pool: WorkerPool) -> None:
 @pytest.mark.parametrize("body", [bodies.numbers, partial(bodies.made_in_place, size_bytes=64 * 1024)])
 def test_when_all_is_read_and_let_go_nothing_of_the_arena_is_in_use(pool: WorkerPool, body: Any) -> None:
     """Slots that lay ready in the workers for results to come stayed lent."""
-    for array in pool.map(body, range(200)):
-        del array
+    for found in pool.map(body, range(200)):
+        del found
     until(lambda: pool.arena_bytes == 0, "it is all free")
     assert bodies.is_numbers(one(pool, partial(body, 7)), 7)
 
@@ -438,6 +438,28 @@ def test_no_python_runs_when_a_reader_goes(pool: WorkerPool) -> None:
         sys.setprofile(None)
     assert ran == []
     until(lambda: (pool.pending, pool.in_flight, pool.ready) == (0, 0, 0), "it was dropped")
+
+
+@pytest.mark.skipif(not UVLOOP, reason="the standard loop is written in Python")
+@pytest.mark.parametrize("kind", ["pool", "loader"])
+def test_no_python_runs_when_a_pool_is_forgotten(kind: str) -> None:
+    """The same: its end waited, in the thread that had let go of it, for processes."""
+    before = Having.now()
+    held: list[Any]
+    if kind == "pool":
+        held = [WorkerPool(1, arena=ARENA).start()]
+    else:
+        held = [DataLoader([np.ones(10)] * 8, num_workers=1)]
+        next(iter(held[0]))
+        gc.collect()
+    ran = list[str]()
+    sys.setprofile(lambda frame, event, _: ran.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        held.clear()
+    finally:
+        sys.setprofile(None)
+    assert ran == []
+    until(lambda: Having.now() == before, "nothing is left")
 
 
 def test_a_reader_that_goes_after_its_pool_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:

@@ -352,6 +352,12 @@ async def test_of_a_range_that_has_begun_the_rest_is_taken_back(
         assert [heard.outcome_of[one] for one in ids] == [Returned(value)] * 101 + [Interrupted()] * 999
 
 
+async def test_no_python_runs_in_a_child_when_memory_is_let_go() -> None:
+    """What is raised there is ignored: an interrupt that met a function of ours was lost."""
+    async with a_child(["numpy"]) as heard:
+        assert await heard.call(bodies.what_runs_when_it_goes, np.ones(100_000)) == []
+
+
 async def test_a_body_may_swallow_an_interrupt(tmp_path: Path) -> None:
     async with a_child() as heard:
         assert heard.child is not None

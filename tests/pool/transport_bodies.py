@@ -377,3 +377,15 @@ def wait_for(path: str) -> None:
 def room_when_told(path: str) -> str:
     wait_for(path)
     return "had room" if room(100_000) is not None else "had none"
+
+
+def what_runs_when_it_goes(array: Any) -> list[str]:
+    """Which functions of Python are called when an argument, and a room, are let go."""
+    held, ran = [array, room(100_000)], list[str]()
+    del array
+    sys.setprofile(lambda frame, event, _: ran.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        held.clear()
+    finally:
+        sys.setprofile(None)
+    return ran

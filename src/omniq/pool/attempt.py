@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +19,8 @@ from omniq.pool.packed import Run
 
 # Between the call and whoever reads its traceback: nothing that they could have done anything about.
 _OUR_FRAMES: Final = frozenset(
-    str(Path(__file__).with_name(name)) for name in ("attempt.py", "packed.py", "ranges.py", "serving.py")
+    os.path.join(os.path.dirname(__file__), name)
+    for name in ("attempt.py", "packed.py", "ranges.py", "serving.py")
 )
 
 

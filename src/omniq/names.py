@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 
@@ -32,7 +32,7 @@ def main_module() -> str:
         name: str = spec.name
         return name
     file = getattr(main, "__file__", None)
-    return Path(file).stem if file else "__main__"
+    return os.path.splitext(os.path.basename(file))[0] if file else "__main__"
 
 
 def class_names(kind: type[BaseException]) -> tuple[str, ...]:

@@ -59,6 +59,11 @@ def hold(path: str, value: Any = None) -> Any:
     return value
 
 
+def append_and_hold(path: str, gate: str, n: int) -> None:
+    append(path, str(n))
+    hold(gate)
+
+
 def begun(path: Path) -> int:
     return len(list(path.parent.glob(f"{path.name}.*")))
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from omniq.data import WorkerPool, empty
+from omniq.data import DataLoader, WorkerPool, empty
 from omniq.errors import InvalidOption, PoolNotRunning, StartFailed, TaskFailed
 from tests.data import bodies
-from tests.data.bodies import MIB, until
+from tests.data.bodies import MIB, Having, until
 from tests.pool.leftovers import family
 
 ARENA = 8 * MIB
@@ -193,6 +193,15 @@ def test_what_is_read_and_let_go_frees_the_arena(pool: WorkerPool) -> None:
     held.clear()
     gc.collect()
     assert pool.arena_bytes < 4 * 512 * 1024
+
+
+@pytest.mark.parametrize("body", [bodies.numbers, partial(bodies.made_in_place, size_bytes=64 * 1024)])
+def test_when_all_is_read_and_let_go_nothing_of_the_arena_is_in_use(pool: WorkerPool, body: Any) -> None:
+    """Slots that lay ready in the workers for results to come stayed lent."""
+    for found in pool.map(body, range(200)):
+        del found
+    until(lambda: pool.arena_bytes == 0, "it is all free")
+    assert bodies.is_numbers(one(pool, partial(body, 7)), 7)
 
 
 @pytest.mark.parametrize("sizes", [[64, 200, 64, 1500, 64, 90, 3000, 64]])
@@ -431,6 +440,28 @@ def test_no_python_runs_when_a_reader_goes(pool: WorkerPool) -> None:
     until(lambda: (pool.pending, pool.in_flight, pool.ready) == (0, 0, 0), "it was dropped")
 
 
+@pytest.mark.skipif(not UVLOOP, reason="the standard loop is written in Python")
+@pytest.mark.parametrize("kind", ["pool", "loader"])
+def test_no_python_runs_when_a_pool_is_forgotten(kind: str) -> None:
+    """The same: its end waited, in the thread that had let go of it, for processes."""
+    before = Having.now()
+    held: list[Any]
+    if kind == "pool":
+        held = [WorkerPool(1, arena=ARENA).start()]
+    else:
+        held = [DataLoader([np.ones(10)] * 8, num_workers=1)]
+        next(iter(held[0]))
+        gc.collect()
+    ran = list[str]()
+    sys.setprofile(lambda frame, event, _: ran.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        held.clear()
+    finally:
+        sys.setprofile(None)
+    assert ran == []
+    until(lambda: Having.now() == before, "nothing is left")
+
+
 def test_a_reader_that_goes_after_its_pool_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     with WorkerPool(1, kind="thread") as pool:
         results = pool.map(bodies.square, range(1000))
@@ -452,6 +483,28 @@ def test_what_is_taken_back_from_a_busy_worker_runs_once(tmp_path: Path, chunksi
     runs = Counter(file.read_text().split())
     assert len(runs) == count
     assert runs.most_common(1)[0][1] == 1, "one ran twice although nobody died"
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_stop_drops_what_was_given_beforehand_and_has_not_begun(kind: Any, tmp_path: Path) -> None:
+    """Also large chunks, and the rest of the one that runs."""
+    file, gate = tmp_path / "runs", tmp_path / "gate"
+    with WorkerPool(1, kind=kind) as pool:
+        engine = pool._engine
+        assert engine is not None
+        engine.usual_s = 0.0  # as after many quick ones
+        body = partial(bodies.append_and_hold, str(file), str(gate))
+        results = pool.map(body, range(10_000), chunksize=1000, ahead=8)
+        results.begin()  # type: ignore[attr-defined]
+        [worker] = engine.workers
+        until(lambda: len(worker.sent) > 2 and bodies.begun(gate), "chunks lie with the worker")
+        stopping = threading.Thread(target=pool.stop)
+        stopping.start()
+        until(lambda: all(sent.was_asked_back for sent in tuple(worker.sent)), "it is told")
+        gate.touch()
+        stopping.join(20)
+        assert not stopping.is_alive()
+    assert file.read_text().split() == ["0"]
 
 
 def test_a_map_that_raised_and_is_gone_leaves_nothing_ahead(pool: WorkerPool) -> None:

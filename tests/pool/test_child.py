@@ -322,6 +322,42 @@ async def test_an_interrupt_of_a_call_that_has_not_begun(tmp_path: Path) -> None
         }
 
 
+async def test_a_call_that_has_begun_is_not_taken_back(tmp_path: Path) -> None:
+    """It was ended when it next asked for memory, and had to be done anew."""
+    async with a_child() as heard:
+        assert heard.child is not None
+        gate = tmp_path / "gate"
+        begun = heard.send(bodies.room_when_told, str(gate))
+        behind = heard.send(bodies.echo, 1)
+        await eventually(lambda: heard.child and heard.child.running == begun, "it has begun")
+        assert heard.child.withdraw(range(behind, behind + 1)), "in time"
+        assert not heard.child.withdraw(range(begun, begun + 1)), "too late"
+        gate.touch()
+        await heard.until(lambda: len(heard.messages_done) == 2)
+        assert heard.outcome_of == {begun: Returned("had room"), behind: Interrupted()}
+
+
+@pytest.mark.parametrize(("body", "value"), [(bodies.wait_for, None), (bodies.room_when_told, "had room")])
+async def test_of_a_range_that_has_begun_the_rest_is_taken_back(
+    tmp_path: Path, body: Any, value: Any
+) -> None:
+    async with a_child() as heard:
+        assert heard.child is not None
+        gate = tmp_path / "gate"
+        ids = heard.send_range(body, [str(tmp_path)] * 100 + [str(gate)] * 1000)
+        await eventually(lambda: heard.child and heard.child.running == ids[100], "it has begun")
+        assert not heard.child.withdraw(ids), "a part has begun"
+        gate.touch()
+        await heard.until(lambda: heard.messages_done)
+        assert [heard.outcome_of[one] for one in ids] == [Returned(value)] * 101 + [Interrupted()] * 999
+
+
+async def test_no_python_runs_in_a_child_when_memory_is_let_go() -> None:
+    """What is raised there is ignored: an interrupt that met a function of ours was lost."""
+    async with a_child(["numpy"]) as heard:
+        assert await heard.call(bodies.what_runs_when_it_goes, np.ones(100_000)) == []
+
+
 async def test_a_body_may_swallow_an_interrupt(tmp_path: Path) -> None:
     async with a_child() as heard:
         assert heard.child is not None

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omniq.pool import wire
-from omniq.pool.control import RING_WORDS, ControlPage
+from omniq.pool.control import RING_WORDS, WITHDRAWALS_KEPT, ControlPage
 from omniq.pool.outbox import Outbox
 from omniq.pool.wire import Inbox, ProtocolError
 
@@ -127,6 +127,18 @@ def test_the_page_remembers_the_latest_interrupts() -> None:
     assert page.posted().ids == set(range(100, 100 + RING_WORDS))
     page.clear()
     assert page.posted().ids == frozenset()
+
+
+def test_the_page_keeps_withdrawals_apart_from_interrupts() -> None:
+    page = ControlPage(memoryview(bytearray(64 * 1024)))
+    page.post(5)
+    for first in range(0, 1000 * WITHDRAWALS_KEPT, 1000):
+        assert page.withdrawn() == [range(n, n + 900) for n in range(0, first, 1000)]
+        page.withdraw(first, first + 900)
+    assert page.posted().ids == {5}
+    page.withdraw(7, 8)
+    assert page.withdrawn()[:2] == [range(7, 8), range(1000, 1900)], "the oldest is forgotten"
+    assert page.words[0] == 1 + WITHDRAWALS_KEPT + 1, "whoever looks there sees that there is something new"
 
 
 # --- what is written ---

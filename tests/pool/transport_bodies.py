@@ -367,3 +367,25 @@ def fork_and_speak() -> bool:
         call.note("from the copy")
         os._exit(0 if room(1 << 20) is None else 1)
     return os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) == 0
+
+
+def wait_for(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(0.001)
+
+
+def room_when_told(path: str) -> str:
+    wait_for(path)
+    return "had room" if room(100_000) is not None else "had none"
+
+
+def what_runs_when_it_goes(array: Any) -> list[str]:
+    """Which functions of Python are called when an argument, and a room, are let go."""
+    held, ran = [array, room(100_000)], list[str]()
+    del array
+    sys.setprofile(lambda frame, event, _: ran.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        held.clear()
+    finally:
+        sys.setprofile(None)
+    return ran

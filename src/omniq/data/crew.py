@@ -30,7 +30,7 @@ class Hand(Protocol):
     def pid(self) -> int: ...
     @property
     def running(self) -> int: ...
-    def withdraw(self, call_ids: Sequence[int]) -> bool: ...
+    def withdraw(self, call_ids: range) -> bool: ...
     def interrupt(self, call_id: int) -> None: ...
     def ask_to_stop(self) -> None: ...
     def kill(self) -> None: ...
@@ -92,12 +92,13 @@ class ProcessCrew:
             arena=self._arena,
             read_only=self._read_only,
         )
-        with ThreadPoolExecutor(1) as beside:  # to fill a large arena takes as long as to start a process
-            reserved = asyncio.get_running_loop().run_in_executor(beside, self._arena.reserve)
+        starting = asyncio.ensure_future(self._template.start())
+        await asyncio.sleep(0)  # its program is on its way; beside filling the arena that would take longer
+        with ThreadPoolExecutor(1) as beside:
             try:
-                await self._template.start()
+                await asyncio.get_running_loop().run_in_executor(beside, self._arena.reserve)
             finally:
-                await reserved
+                await starting
 
     async def hire(self, events: Events) -> Child:
         assert self._template is not None

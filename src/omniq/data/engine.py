@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from loguru import logger
 
 from omniq.data.crew import Crew
-from omniq.data.feeding import MOST_PLACES, fits, places
+from omniq.data.feeding import fits, places
 from omniq.data.items import MAX_FALSE_STARTS, Item
 from omniq.data.stream import Hatch, Stream
 from omniq.data.waiting import Waiting
 from omniq.data.worker import Worker
 from omniq.errors import StartFailed, WorkerDied
 from omniq.logic.scaling import start_pause_s
-from omniq.pool.control import RING_WORDS
 from omniq.pool.peer import ResultSize
 from omniq.pool.starts import Starts
 
@@ -35,8 +34,6 @@ GRACE_S: Final = 2.0  # how long an interrupted call may go on
 LAST_GRACE_S: Final = 0.5  # the same, when the pool stops and its time is up
 LOOKS_PER_TIMEOUT: Final = 8
 REMEMBERED: Final = 0.8  # of the usual duration, at each new one
-# All that a worker may have behind its first item has room on its page; a larger one stays where it is.
-MAX_WITHDRAWN: Final = RING_WORDS // (MOST_PLACES - 1)
 
 
 class Engine:
@@ -136,8 +133,8 @@ class Engine:
 
     def _ask_to_stop(self, worker: Worker) -> None:
         assert worker.hand is not None
-        for sent in tuple(worker.sent)[1:]:
-            worker.ask_back(sent)
+        for sent in worker.sent:
+            worker.ask_back(sent)  # also of a chunk that has begun: its further calls do not begin
         if worker.is_ready:
             worker.hand.ask_to_stop()
         else:
@@ -340,9 +337,7 @@ class Engine:
     def _ask_back(self, worker: Worker, below: float) -> bool:
         """Take back the last item of a worker that it has not begun and that is less urgent."""
         for sent in reversed(tuple(worker.sent)[1:]):
-            if sent.was_asked_back or sent.item.priority >= below or sent.count > MAX_WITHDRAWN:
-                continue
-            if sent.item.stream.is_sticky:
+            if sent.was_asked_back or sent.item.priority >= below or sent.item.stream.is_sticky:
                 continue
             if worker.ask_back(sent):
                 self.put_back(sent.item)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from omniq.pool.control import MAX_AHEAD
+
 # The rest of the arena is for results that readers look at.
 SHARE: Final = 0.75
 # A worker that would be finished before we have answered gets its next items beforehand.
@@ -15,7 +17,7 @@ QUICK_S: Final = 0.02
 VERY_QUICK_S: Final = 0.002
 # Here to answer takes longer than to run: the more of them at once, the less it costs.
 TINY_S: Final = 0.0005
-MOST_PLACES: Final = 16
+MOST_PLACES: Final = MAX_AHEAD
 LEAST_AHEAD: Final = 4
 
 

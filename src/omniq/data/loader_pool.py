@@ -58,15 +58,16 @@ class LoaderPool(WorkerPool):
     """Workers that have a source, from shared memory, and load batches of it."""
 
     def __init__(self, found: Source, num_workers: int, *, writable: bool) -> None:
-        self._memory = SharedMemory(found)
+        memory = SharedMemory(found)
         self._writable = writable
         super().__init__(
             num_workers,
             on_error="raise",
-            init=partial(source.install, self._memory.shared.load),
+            init=partial(source.install, memory.shared.load),
             arena=min(FIRST_ARENA_BYTES, default_limit_bytes()),
-            preload=("numpy", "omniq.data.source", *found.modules()),
+            preload=("numpy.random", "omniq.data.source", *found.modules()),
         )
+        self._memory = memory
 
     def _new_crew(self, options: Options) -> Crew:
         return ProcessCrew(
@@ -94,4 +95,5 @@ class LoaderPool(WorkerPool):
 
     def close(self) -> None:
         super().close()
-        self._memory.close()
+        if self._memory is not None:
+            self._memory.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -65,7 +65,7 @@ class ThreadHand:
     def send(self, call: ThreadCall) -> None:
         self._calls.put(call)
 
-    def withdraw(self, call_ids: Sequence[int]) -> bool:
+    def withdraw(self, call_ids: range) -> bool:
         self._unwanted.update(call_ids)
         return 0 < self._running < call_ids[0]
 

@@ -63,10 +63,10 @@ class Worker:
         self._crew.give(self.hand, base, item.work, item.done)
 
     def ask_back(self, sent: Sent) -> bool:
-        """Take back what it has not begun. False when it may have: then it stays here."""
+        """Take back what it has not begun. False when it may have: then that stays here."""
         assert self.hand is not None
         sent.was_asked_back = True
-        if not self.hand.withdraw(sent.ids):
+        if not sent.ids or not self.hand.withdraw(sent.ids):
             return False
         sent.is_void = True
         return True

@@ -10,9 +10,7 @@ Blocking, for ordinary threads. What it decides, it decides on a loop in a threa
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, Self, TypeVar
 
@@ -22,6 +20,7 @@ from omniq.data import feeding
 from omniq.data.base import BaseWorkerPool
 from omniq.data.crew import Crew, ProcessCrew
 from omniq.data.engine import Engine
+from omniq.data.farewell import Closeable, Farewell
 from omniq.data.mapping import Mapped
 from omniq.data.options import Options, checked
 from omniq.data.stream import ErrorPolicy, Hatch, Stream, Work
@@ -33,8 +32,6 @@ from omniq.task import Duration, seconds
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-EXIT_BOUND_S: Final = 1.5  # a program that ends waits no longer for a pool that it has not stopped
 
 # Never freed: a loop that is freed takes back what it waits for, from its parent's twin as well.
 _INHERITED: Final[list[object]] = []
@@ -86,7 +83,8 @@ class WorkerPool(BaseWorkerPool):
         self._crew: Crew | None = None
         self._engine: Engine | None = None
         self._thread: LoopThread | None = None
-        self._farewell: weakref.finalize[..., Any] | None = None
+        self._farewell: Farewell | None = None
+        self._memory: Closeable | None = None  # that workers share, and that goes with the pool
 
     def __repr__(self) -> str:
         return f"<omniq.data.WorkerPool of {self.num_workers}, {self._hatch.state}>"
@@ -113,7 +111,8 @@ class WorkerPool(BaseWorkerPool):
             self._stream = self._new_stream()
             self._hatch.enter("running")
             self._hatch.open(self._stream)
-            self._farewell = weakref.finalize(self, _leave, self._hatch, engine, thread, os.getpid())
+            self._farewell = Farewell(self._hatch, engine, thread, self._memory)
+            self._farewell.when_gone(self)
         return self
 
     def stop(self, timeout: Duration = 30) -> None:
@@ -143,6 +142,8 @@ class WorkerPool(BaseWorkerPool):
         """After a fork: the workers are the parent's, and so is what its loop waits for."""
         if self._hatch.is_inherited:
             _INHERITED.append((self._crew, self._engine, self._thread))
+            if self._farewell is not None:
+                self._farewell.detach()
             self._crew = self._engine = self._thread = self._farewell = None
             self._hatch.enter("stopped")
 
@@ -299,19 +300,3 @@ async def _started(crew: Crew, hatch: Hatch, options: Options) -> Engine:
         await engine.end()
         raise
     return engine
-
-
-def _leave(hatch: Hatch, engine: Engine, thread: LoopThread, made_in: int) -> None:
-    """The pool was forgotten, or the program ends: nothing may stay behind, and nobody waits for long."""
-    if os.getpid() != made_in or not thread.is_alive:
-        return
-    hatch.enter("stopped")
-    if thread.is_current:
-        thread.loop.create_task(engine.end()).add_done_callback(lambda _: thread.loop.stop())
-        return
-    ending = thread.submit(engine.end())
-    try:
-        ending.result(EXIT_BOUND_S)
-    except Exception as exc:  # nobody is left to whom it could be raised
-        logger.debug("the data pool did not end in time: {error!r}", error=exc)
-    thread.stop()

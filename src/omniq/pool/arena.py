@@ -14,10 +14,9 @@ import ctypes
 import fcntl
 import mmap
 import os
-import tempfile
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -66,13 +65,6 @@ def exporter_of(memory: mmap.mmap, size: int, start: int) -> ctypes.Array[ctypes
     return array_type.from_buffer(memory, start)
 
 
-def export(memory: mmap.mmap, size: int, freed: Callable[[], object], start: int = 0) -> memoryview:
-    """A view of mapped memory. `freed` is called, in whatever thread, when the last view of it is gone."""
-    exporter = exporter_of(memory, size, start)
-    weakref.finalize(exporter, freed).atexit = False
-    return memoryview(exporter).cast("B")
-
-
 def address_of(view: memoryview) -> int:
     """Where the bytes lie in this process, also those that may only be read."""
     if not view.readonly and len(view):
@@ -84,10 +76,15 @@ def address_of(view: memoryview) -> int:
 
 
 class Watch(weakref.ref[Any]):
-    """Notices that the last view of a slot is gone."""
+    """Notices that the last view of a slot is gone.
 
-    __slots__ = ("slot",)
-    slot: Slot
+    Python ignores what is raised in such a callback, so a Ctrl-C, or the interrupt of a call, that met one of
+    ours in Python was lost. `append` of a deque leaves no place where a signal could be handled.
+    """
+
+    __slots__ = ("slot", "where")
+    slot: Slot  # in the parent
+    where: Where  # in a child
 
 
 class Slot:
@@ -180,8 +177,6 @@ class Arena:
         """Take the slot back when `exporter` is gone."""
         if self._fd < 0:
             return
-        # Python ignores what is raised in such a callback, so a Ctrl-C that met one of ours in Python was
-        # lost. A function in C leaves no place where a signal could be handled.
         watch = Watch(exporter, self._coming_back.append)
         watch.slot = slot
         self._watches[id(watch)] = watch
@@ -242,6 +237,8 @@ def _nameless_file() -> int:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         os.fchmod(fd, 0o600)
         return fd
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="omniq-") as folder:
         return os.open(
             os.path.join(folder, "arena"), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
@@ -256,6 +253,8 @@ class Attached:
         self._whole: mmap.mmap | None = None
         self._maps: OrderedDict[int, mmap.mmap] = OrderedDict()
         self._mapped_bytes = 0
+        self._gone: deque[Watch] = deque()
+        self._watches: dict[int, Watch] = {}
 
     def map_whole(self, size: int, is_filled: bool) -> None:
         """The file begins with `size` bytes that are always there. Each mapping costs a descriptor."""
@@ -266,9 +265,21 @@ class Attached:
         memory, start = self._find(where)
         return memoryview(memory)[start : start + where.size]
 
-    def export(self, where: Where, freed: Callable[[], object]) -> memoryview:
+    def export(self, where: Where) -> memoryview:
+        """The slot's bytes; `left` tells of it when the last view of them is gone."""
         memory, start = self._find(where)
-        return export(memory, where.size, freed, start)
+        exporter = exporter_of(memory, where.size, start)
+        watch = Watch(exporter, self._gone.append)
+        watch.where = where
+        self._watches[id(watch)] = watch
+        return memoryview(exporter).cast("B")
+
+    def left(self) -> Iterator[Where]:
+        """The slots that nobody looks at any more, each once."""
+        while self._gone:  # a view may go at any moment, in any thread
+            watch = self._gone.popleft()
+            del self._watches[id(watch)]
+            yield watch.where
 
     def _find(self, where: Where) -> tuple[mmap.mmap, int]:
         if self._whole is not None and where.offset + where.size <= len(self._whole):

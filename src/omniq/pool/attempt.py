@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +19,8 @@ from omniq.pool.packed import Run
 
 # Between the call and whoever reads its traceback: nothing that they could have done anything about.
 _OUR_FRAMES: Final = frozenset(
-    str(Path(__file__).with_name(name)) for name in ("attempt.py", "packed.py", "ranges.py", "serving.py")
+    os.path.join(os.path.dirname(__file__), name)
+    for name in ("attempt.py", "packed.py", "ranges.py", "serving.py")
 )
 
 
@@ -57,14 +57,21 @@ class Attempts:
         self.stop_id = 0  # the first call after the range of the block
         self._line = line
         self._words = page.words
-        self._posted = page.posted
+        self._page = page
         self._run = run
         self._seen_posts = 0
         self._unwanted = Unwanted(frozenset(), range(0))
         self._last_unwanted = 0
+        self._withdrawn: list[range] = []
 
     def of(self, call_id: int, func: calls.Function, args: Sequence[Any]) -> Ended:
-        """Run it and encode what came of it. Whatever a body raises, its process goes on."""
+        """Begin it, run it, and encode what came of it. Whatever a body raises, its process goes on."""
+        if self._words[POSTED] and self.must_not_begin(call_id):
+            return INTERRUPTED
+        return self.ended(call_id, func, args)
+
+    def ended(self, call_id: int, func: calls.Function, args: Sequence[Any]) -> Ended:
+        """The same for one that has begun, so that it cannot be withdrawn any more."""
         try:
             try:
                 self.running = call_id
@@ -100,21 +107,28 @@ class Attempts:
         self._look()
         return self._unwanted.has(call_id)
 
+    def must_not_begin(self, call_id: int) -> bool:
+        """Asked once, after the page says that it has begun: so the parent knows whether it was in time."""
+        return self.is_unwanted(call_id) or any(call_id in span for span in self._withdrawn)
+
     def any_unwanted(self, from_id: int) -> bool:
-        """Whether this call or a later one should not run."""
+        """Whether this call or a later one, of the block that runs, should not run."""
         self._look()
-        return self._last_unwanted >= from_id
+        if self._last_unwanted >= from_id:
+            return True
+        return any(span.start < self.stop_id and from_id < span.stop for span in self._withdrawn)
 
     def unwanted_from(self, call_id: int) -> int:
-        """How many calls from this one on are in the range that should not run."""
+        """How many calls from this one on are in a range that should not run."""
         self._look()
-        span = self._unwanted.span
-        return span.stop - call_id if call_id in span else 0
+        spans = (self._unwanted.span, *self._withdrawn)
+        return max((span.stop - call_id for span in spans if call_id in span), default=0)
 
     def _look(self) -> None:
         posts = self._words[POSTED]
         if posts != self._seen_posts:
-            self._unwanted = self._posted()
+            self._unwanted = self._page.posted()
+            self._withdrawn = self._page.withdrawn()
             self._last_unwanted = self._unwanted.last
             self._seen_posts = posts
 

@@ -1,13 +1,18 @@
 """The page that parent and child share: what should end early, what runs, what has ended and not been sent.
 
-    word 0       how many interrupts were ever posted                                     the parent writes
+    word 0       how often anything was posted                                            the parent writes
     word 1       twice the id of the call that is next, and one more once it has begun    the child writes
     word 2       of which call the first result in the journal is, 0 for none             the child writes
     word 3       what is in the journal: 0 for pickles, else a run (packed.py)            the child writes
     word 4       how many results the run has room for                                    the child writes
     word 5, 6    the latest range of calls that should end: its first, and the one after     the parent writes
-    word 8..255  the ids of the latest interrupts, as a ring                              the parent writes
+    word 7, 8    how many interrupts, and how many withdrawals, were ever posted             the parent writes
+    word 9..191  the ids of the latest interrupts, as a ring                              the parent writes
+    word 192..   the latest withdrawals, as a ring: first call, and the one after            the parent writes
     then         the journal: results that are not sent yet                               the child writes
+
+An interrupt is for a call that runs, or will. A withdrawal is for calls that have not begun: the child looks
+for it when it begins a call, and never again for that one.
 
 Pickles go up to the call in word 1. A run goes up to its first hole, and so does what has begun.
 
@@ -20,9 +25,14 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 PAGE_BYTES: Final = 64 * 1024
-POSTED, STATE, FIRST, KIND, COUNT, FROM, UNTIL, RING = 0, 1, 2, 3, 4, 5, 6, 8
+POSTED, STATE, FIRST, KIND, COUNT, FROM, UNTIL, INTERRUPTS, WITHDRAWN, RING = range(10)
+WITHDRAWALS: Final = 192
 WORDS: Final = 256
-RING_WORDS: Final = WORDS - RING
+RING_WORDS: Final = WITHDRAWALS - RING
+# Enough for a child that has up to MAX_AHEAD messages: until one of them ends, at most those before it and
+# those behind it are withdrawn after it.
+WITHDRAWALS_KEPT: Final = (WORDS - WITHDRAWALS) // 2
+MAX_AHEAD: Final = WITHDRAWALS_KEPT // 2
 JOURNAL: Final = WORDS * 8
 JOURNAL_BYTES: Final = PAGE_BYTES - JOURNAL
 
@@ -53,25 +63,36 @@ class ControlPage:
             self.words[word] = 0
 
     def post(self, call_id: int) -> None:
-        """Ask for the end of a call. The id comes before the count, so whoever sees the count finds it."""
-        posted = self.words[POSTED]
-        self.words[RING + posted % RING_WORDS] = call_id
-        self.words[POSTED] = posted + 1
+        """Ask for the end of a call. Word 0 comes last, so whoever sees it changed finds the rest."""
+        self.words[RING + self.words[INTERRUPTS] % RING_WORDS] = call_id
+        self.words[INTERRUPTS] += 1
+        self.words[POSTED] += 1
 
     def post_range(self, first_id: int, stop_id: int) -> None:
         """Ask for the end of calls that may be more than the ring holds.
 
         Only one range is kept. That is enough: it is of the message that the child has, its last one.
-        Whoever reads while it is written reads it again, because the count comes last.
+        Whoever reads while it is written reads it again, because word 0 comes last.
         """
-        posted = self.words[POSTED]
         self.words[FROM], self.words[UNTIL] = first_id, stop_id
-        self.words[RING + posted % RING_WORDS] = first_id
-        self.words[POSTED] = posted + 1
+        self.post(first_id)
+
+    def withdraw(self, first_id: int, stop_id: int) -> None:
+        """Ask that these calls do not begin. What has begun is not touched by it."""
+        at = WITHDRAWALS + self.words[WITHDRAWN] % WITHDRAWALS_KEPT * 2
+        self.words[at], self.words[at + 1] = first_id, stop_id
+        self.words[WITHDRAWN] += 1
+        self.words[POSTED] += 1
+
+    def withdrawn(self) -> list[range]:
+        """The calls that should not begin, as far back as the ring goes."""
+        stop = WITHDRAWALS + min(self.words[WITHDRAWN], WITHDRAWALS_KEPT) * 2
+        bounds = self.words[WITHDRAWALS:stop].tolist()
+        return [range(*span) for span in zip(bounds[::2], bounds[1::2], strict=True)]
 
     def posted(self) -> Unwanted:
         """The calls that should end, as far back as the ring goes."""
-        ids = frozenset(self.words[RING : RING + min(self.words[POSTED], RING_WORDS)])
+        ids = frozenset(self.words[RING : RING + min(self.words[INTERRUPTS], RING_WORDS)])
         return Unwanted(ids, range(self.words[FROM], self.words[UNTIL]))
 
     def recorded(self) -> tuple[int, int, bytes]:

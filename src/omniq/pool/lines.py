@@ -68,11 +68,14 @@ class Line:
     # --- in --------------------------------------------------------------------------------------
 
     def read(self) -> Frame | None:
-        """The next frame that is no grant; None when the parent is gone."""
-        if self._early:
-            return self._early.popleft()
-        while (frame := self._receive()) is not None and frame.kind == wire.GRANT:
-            self._keep(_granted(frame))
+        """The next frame that is not about slots; None when the parent is gone."""
+        while (frame := self._early.popleft() if self._early else self._receive()) is not None:
+            if frame.kind == wire.GRANT:
+                self._keep(_granted(frame))
+            elif frame.kind == wire.RECLAIM:
+                self._give_back()
+            else:
+                break
         return frame
 
     def _receive(self) -> Frame | None:
@@ -95,7 +98,7 @@ class Line:
         if where.number == wire.NOWHERE.number:
             return parcel.inline
         try:
-            memory = self._arena.export(where, lambda: self._freed.append(where))
+            memory = self._arena.export(where)
         except OSError as exc:
             self._freed.append(where)
             raise MemoryError(f"no addresses left to map {where.size} bytes of arguments") from exc
@@ -110,20 +113,26 @@ class Line:
         with self._sending:
             self.is_sending = True
             try:
-                if self._freed:
-                    pieces = [*pieces, self._freed_frame()]
-                _send_all(self._sock, pieces)
+                if freed := self._freed_frame():
+                    pieces = [*pieces, freed]
+                if pieces:
+                    _send_all(self._sock, pieces)
             except ConnectionError as exc:
                 raise ParentGone from exc
             finally:
                 self.is_sending = False
 
     def _freed_frame(self) -> bytes:
+        """Empty where nothing is free. What was a room and is sent belongs to the parent."""
+        for where in self._arena.left():
+            room = self._rooms.pop(where.number, None)
+            if room is None or not room.is_sent:
+                self._freed.append(where)
         freed: list[bytes] = []
-        while self._freed:  # a view may go at any moment, in any thread
+        while self._freed:  # this may be a thread of a body, while another one adds to it
             where = self._freed.popleft()
             freed.append(wire.FREED_SLOT.pack(where.number, where.generation))
-        return wire.frame(wire.FREED, body=b"".join(freed))
+        return wire.frame(wire.FREED, body=b"".join(freed)) if freed else b""
 
     def pack(self, parts: list[Bytes]) -> Pieces:
         """A parcel with these parts, in a granted slot where there is one. What is in a room stays there."""
@@ -141,14 +150,9 @@ class Line:
         if granted is None:
             return None
         where = granted.where
-        view = self._arena.export(where, lambda: self._left(where.number))
+        view = self._arena.export(where)
         self._rooms[where.number] = Room(where, ctypes.addressof(view.obj))  # type: ignore[arg-type]
         return view[:nbytes]
-
-    def _left(self, number: int) -> None:
-        room = self._rooms.pop(number)
-        if not room.is_sent:
-            self._freed.append(room.where)
 
     def _place(self, part: Bytes) -> Place:
         if isinstance(part, memoryview):
@@ -235,6 +239,12 @@ class Line:
             smallest = min(self._grants, key=lambda grant: grant.size)
             self._grants.remove(smallest)
             self._freed.append(smallest)
+
+    def _give_back(self) -> None:
+        """Nothing is to do: others may need what lies here unused."""
+        self._freed.extend(self._grants)
+        self._grants.clear()
+        self.send([])
 
 
 def _granted(frame: Frame) -> Where:

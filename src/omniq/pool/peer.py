@@ -34,6 +34,8 @@ EOF_GRACE_S: Final = 0.1
 # After a death: how long the template may take to tell how it was.
 STATUS_GRACE_S: Final = 1.0
 MAX_MISSES: Final = 32
+# A child that has had nothing to do for so long gives back what it was lent for results to come.
+IDLE_S: Final = 0.05
 
 
 class ChildGone(ConnectionError):
@@ -161,6 +163,7 @@ class Child:
         self._running_at_end = 0
         self._detail = ""
         self._bell: asyncio.TimerHandle | None = None
+        self._idle_bell: asyncio.TimerHandle | None = None
         self._loop.add_reader(sock, self._on_readable)
         if pidfd is not None:
             self._loop.add_reader(pidfd, self._on_death)
@@ -226,14 +229,16 @@ class Child:
             self._page.post_range(call_id, call_id + count)
         self._signal(INTERRUPT_SIGNAL)
 
-    def withdraw(self, call_ids: Sequence[int]) -> bool:
-        """Take back calls behind the one that runs: True when none of them has begun, and none will."""
+    def withdraw(self, call_ids: range) -> bool:
+        """Take back those of a message's calls that have not begun: True when that is all, for certain."""
         if self._ended:
             return False
-        for call_id in call_ids:
-            self._page.post(call_id)
+        self._page.withdraw(call_ids[0], call_ids[-1] + 1)
         # The child says what it begins before it looks there: we are in time if an earlier one still runs.
-        return 0 < packed.running(self._page, self._run) < call_ids[0]
+        running = packed.running(self._page, self._run)
+        if running in call_ids:
+            self._signal(INTERRUPT_SIGNAL)  # what has begun goes on; the child looks before each further call
+        return 0 < running < call_ids[0]
 
     def kill(self) -> None:
         if not self._ended:
@@ -330,6 +335,8 @@ class Child:
         head.left -= len(outcomes)
         if not head.left:
             self._open.popleft()
+        if not self._open and self._lent and self._idle_bell is None:
+            self._idle_bell = self._loop.call_later(IDLE_S, self._reclaim_idle)
 
     def _outcomes(self, frame: Frame, name: str) -> Sequence[Outcome]:
         kind, flags, _, _, body = frame
@@ -430,6 +437,13 @@ class Child:
             missing -= 1
         return grants
 
+    def _reclaim_idle(self) -> None:
+        """What is lent counts as used, and nobody else can have it. What a body still looks at stays."""
+        self._idle_bell = None
+        if not self._open and self._lent:
+            self._grants.clear()
+            self._outbox.write([wire.frame(wire.RECLAIM)])
+
     def _grant(self, slot: Slot | None, flags: int) -> bytes:
         where: Where = wire.NOWHERE
         if slot is not None:
@@ -515,6 +529,8 @@ class Child:
     def _close(self) -> None:
         if self._bell is not None:
             self._bell.cancel()
+        if self._idle_bell is not None:
+            self._idle_bell.cancel()
         self._outbox.close()
         self._loop.remove_reader(self._sock)
         self._sock.close()

@@ -161,7 +161,7 @@ class Ranges:
                 words[STATE] = 2 * call_id + 1
                 # Only now: a signal that comes later finds the block, one that came before has left a post.
                 if words[POSTED] and attempts.any_unwanted(call_id):
-                    if attempts.is_unwanted(call_id):
+                    if attempts.must_not_begin(call_id):
                         raise CallInterrupted
                     del block[1:]
                 if kind is NOTHING:
@@ -188,7 +188,7 @@ class Ranges:
             self._kind = kind
             words[STATE] = 2 * (call_id + 1)
             return None, was_filled
-        ended = self._attempts.of(call_id, lambda: value, ())
+        ended = self._attempts.ended(call_id, lambda: value, ())
         return None if self._gather(call_id, ended) else ended, MAX_CHANGES + 1
 
     # --- pickled ---------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class Ranges:
                     words[STATE] = 2 * call_id + 1
                     attempts.running = call_id
                     item = pop()
-                    if words[POSTED] and attempts.is_unwanted(call_id):
+                    if words[POSTED] and attempts.must_not_begin(call_id):
                         raise CallInterrupted
                     value = func(item)
                     if type(value) in atoms:

@@ -19,7 +19,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import traceback
@@ -73,8 +72,9 @@ class Template:
         signal.set_wakeup_fd(self._wake_in.fileno(), warn_on_full_buffer=False)
         if not self._prepare():
             return
-        gc.collect()
-        gc.freeze()  # what is here now is shared with every child as long as nobody writes to it
+        # What is here now is shared with every child as long as nobody writes to it. Without a collection:
+        # that takes longer than a fork, and what it freed would be holes in shared pages.
+        gc.freeze()
         self._sock.sendall(wire.frame(wire.READY))
         self._loop()
 
@@ -196,6 +196,8 @@ class Template:
 
 def python_command(module: str) -> list[str]:
     """This interpreter with its own options. With -P: the folder it starts in must not hide our modules."""
+    import subprocess  # the template itself needs it only where it cannot fork
+
     options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *options, "-P", "-m", module]
 

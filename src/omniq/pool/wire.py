@@ -22,7 +22,7 @@ Pieces = list[Bytes]
 HEADER: Final = Struct("<QQIBBxx")
 
 # parent to child
-START, CALLS, GRANT, STOP = 1, 2, 3, 4
+START, CALLS, GRANT, STOP, RECLAIM = 1, 2, 3, 4, 5
 # child to parent
 READY, RETURNED, RAISED, INTERRUPTED, NOTE, NEED, FREED, SHUTDOWN = 11, 12, 13, 14, 15, 16, 17, 18
 

@@ -11,6 +11,7 @@ import sys
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from omniq.metrics import BOUNDS, Times
 from tests.cli.site import Site, Worker, call, until
 
 ADDRESS = re.compile(r"metrics on (http://127\.0\.0\.1:\d+/metrics)")
@@ -41,6 +42,19 @@ async def scraped(address: str) -> Samples:
         for one in family.samples
         if "le" not in one.labels
     }
+
+
+def test_buckets_count_what_took_no_longer_than_they_say() -> None:
+    """In parts as in one go; what took less than nothing, because a clock was set back, took nothing."""
+    taken = [-0.5, 0.0, 0.001, 0.0011, 0.5, 0.5, 7200.0, 7201.0]
+    once, parts = Times(), Times()
+    once.add(taken)
+    for one in taken:
+        parts.add([one])
+    parts.add([])
+    expected = {bound: sum(max(0.0, one) <= float(bound) for one in taken) for bound in BOUNDS}
+    assert dict(once.buckets()) == dict(parts.buckets()) == expected
+    assert once.sum_s == parts.sum_s == sum(taken) + 0.5
 
 
 async def test_a_worker_counts_and_times_its_runs(site: Site) -> None:

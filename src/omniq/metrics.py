@@ -227,7 +227,7 @@ class _Present(Collector):
         pool = self._pool
         slots = GaugeMetricFamily("omniq_worker_slots", "Slots for runs.", labels=["state"])
         slots.add_metric(["busy"], pool.in_flight)
-        slots.add_metric(["all"], pool.concurrency)
+        slots.add_metric(["free"], max(0, pool.concurrency - pool.in_flight))
         yield slots
         for name, text, many in (
             ("stale_reports", "Reports of runs that somebody else had closed.", pool.stale_reports),

@@ -253,6 +253,14 @@ def test_tasks_are_filtered_and_paged(desk: Desk) -> None:
     assert desk.page.locator(".row.more").inner_text() == "Nothing matches."
 
 
+def test_the_list_of_tasks_is_live(desk: Desk) -> None:
+    desk.open("tasks?queue=born")
+    desk.page.get_by_text("Nothing matches.").wait_for()
+    desk.put(Task("shop.born", queue="born"))
+    desk.page.get_by_text("1, that is all").wait_for()
+    assert desk.page.locator("tbody tr").count() == 1
+
+
 def test_workers_show_their_slots_and_where_nobody_is_heard_of(desk: Desk) -> None:
     async def work(storage: SQLiteStorage) -> None:
         await storage.beat(WorkerInfo("bob@host:1:x", "bob", "host", 1, ("slow",), 4, 1, ("shop.slow",)))

@@ -2,7 +2,7 @@
 import { ago, compact, h, nowMs, number, pill, redraw, setNow, shortId, since, span, taskHref, taskLink, time } from "./dom.js";
 import { area, bars, meter, times } from "./charts.js";
 
-const LATE_S = 60;
+const LATE_S = 60, LIST_EVERY_MS = 3000;
 // A head is a word, or a word and the class of its column: `num` lines up at the right, `less` is not for phones.
 const headRow = (heads) => h("thead", {}, h("tr", {}, heads.map((one) => (Array.isArray(one) ? h("th", { scope: "col", class: one[1] }, one[0]) : h("th", { scope: "col" }, one)))));
 const table = (heads, rows, empty) => h("div", { class: "scroll" }, h("table", {}, headRow(heads),
@@ -136,19 +136,34 @@ async function tasks(view) {
     h("div", { class: "scroll" }, h("table", {}, headRow(["Task", "State", ["Queue", "less"], "When", ["By, or why", "less"]]), body)), more));
   const asked = { status: query.status, queue: query.queue, func: query.func, error: query.error, owner: query.owner, limit: 50 };
   if (query.within) asked.enqueued_after = new Date(nowMs() - Number(query.within) * 1000).toISOString();
-  const load = async (after) => {
-    more.replaceChildren(h("span", { class: "note" }, "Looking…"));
-    const page = await view.ask("tasks", { ...asked, after });
-    body.append(...page.tasks.map(taskRow));
+  let loads = 0;
+  const draw = (page) => {
     const count = body.children.length;
     redraw(more,
       h("span", { class: "note", id: "found" }, page.after ? `${number(count)} so far` : count ? `${number(count)}, that is all` : "Nothing matches."),
       page.after ? h("button", { type: "button", onclick: () => load(page.after) }, page.tasks.length ? "More" : "Look further back") : null);
+    return count;
+  };
+  const load = async (after) => {
+    more.replaceChildren(h("span", { class: "note" }, "Looking…"));
+    const page = await view.ask("tasks", { ...asked, after });
+    loads += 1;
+    body.append(...page.tasks.map(taskRow));
+    const count = draw(page);
     // A page can be empty although older tasks match: look on by ourselves for a while.
     return page.after && count < 20 && page.tasks.length < 50 ? page.after : null;
   };
   let after = await load(null);
   for (let tries = 0; after && tries < 10 && view.state.page === view; tries++) after = await load(after);
+  let looked = Date.now();
+  view.update = async () => { // as long as one page is all that is shown: nobody has looked further back
+    if (loads > 1 || Date.now() - looked < LIST_EVERY_MS) return;
+    looked = Date.now();
+    const page = await view.ask("tasks", asked).catch(() => null);
+    if (!page || loads > 1) return;
+    redraw(body, page.tasks.map(taskRow));
+    draw(page);
+  };
 }
 
 // --- one task ------------------------------------------------------------------------------------

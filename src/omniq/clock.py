@@ -32,8 +32,7 @@ class RealClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
     def call_later(self, delay_s: float, ring: Callable[[], None]) -> Bell:
         return asyncio.get_running_loop().call_later(delay_s, ring)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
@@ -123,7 +124,9 @@ class Crew:
         self._stuck_since: float | None = None
         self._progress: dict[str, tuple[int, float, float | None]] = {}
         self._deadlines = Deadlines(clock)
-        self._threads = Threads(slots, self._encode)
+        in_threads = contextvars.Context()
+        in_threads.run(self.stand_by)
+        self._threads = Threads(slots, self._encode, in_threads)
         self._coroutines = Coroutines(self._encode)
 
     @property
@@ -138,6 +141,11 @@ class Crew:
         """A process pool that was given must be one that can be used here: said now, not task by task."""
         if self._process_pool is not None:
             await self._in_processes().take_over()
+
+    def stand_by(self) -> None:
+        """Called where runs begin, once, by whoever will start them."""
+        if self._tracing is not None:
+            self._tracing.stand_by()
 
     @property
     def process_count(self) -> int:
@@ -177,7 +185,7 @@ class Crew:
         if before is not None:
             before.interrupt("lost")  # it was taken from us and handed to us again, before anybody noticed
         if self._meter is not None:
-            self._meter.began(flight)
+            flight.began = self._clock.monotonic()
         runnable = self._prepare(flight)
         if runnable is None:
             return
@@ -314,15 +322,12 @@ class Crew:
     ) -> None:
         """For those who watch. No settlement: nobody asks us any more what becomes of the task."""
         try:
-            self._tell_watchers(flight, settlement, outcome)
+            if self._meter is not None:
+                self._meter.ended(flight, settlement)
+            if self._tracing is not None and flight.span is not None:
+                self._tracing.ended(flight, settlement, outcome)
         except Exception as exc:  # what they do with it is no reason to lose what was done
             logger.error("the end of a run is not told: {trace}", trace=trace_of(exc))
-
-    def _tell_watchers(self, flight: Flight, settlement: Settlement | None, outcome: Outcome | None) -> None:
-        if self._meter is not None:
-            self._meter.ended(flight, settlement)
-        if self._tracing is not None and flight.span is not None:
-            self._tracing.ended(flight, settlement, outcome)
 
     def _leave(self, flight: Flight) -> None:
         task = flight.claim

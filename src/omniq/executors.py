@@ -286,8 +286,11 @@ class Threads:
     than most tasks.
     """
 
-    def __init__(self, limit: int, encode: Callable[[Any], Outcome]) -> None:
+    def __init__(
+        self, limit: int, encode: Callable[[Any], Outcome], variables: contextvars.Context | None = None
+    ) -> None:
         self._limit = limit
+        self._variables = variables or contextvars.Context()  # what bodies find, each in a copy of its own
         self._encode = encode
         self._loop = asyncio.get_running_loop()
         self._work: deque[Flight] = deque()
@@ -374,7 +377,7 @@ class Threads:
         began = perf_counter()
         result: Outcome | Awaitable[Any] | Returned | Raised
         if not flight.is_over:  # what was stopped before its first step must not run beside its next run
-            result = (flight.variables or contextvars.copy_context()).run(self._call, flight)
+            result = (flight.variables or self._variables.copy()).run(self._call, flight)
         elif flight.answer is None:
             result = Interrupted()
         else:  # a hook that goes on although it was cancelled may still wait for it

@@ -2,8 +2,9 @@
 
 Imported only where somebody asked for metrics, so that a worker without them needs no prometheus-client.
 
-    crew ── began, ended ──> counters and histograms ──┐
-    worker, upkeep: plain numbers ─────────────────────┴──> GET /metrics, answered in a thread of its own
+    crew ── ended ──> lists of numbers ── some hundreds at once ──> counts and buckets ──┐
+    worker, upkeep: plain numbers ───────────────────────────────────────────────────────┴──> GET /metrics,
+                                                                        answered in a thread of its own
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import asyncio
 import contextlib
 import socket
 import threading
-from bisect import bisect_left
-from collections import deque
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -28,9 +29,9 @@ from omniq.task import Action, Settlement
 
 if TYPE_CHECKING:
     from omniq.executors import Flight
-    from omniq.storage.base import Claimed
     from omniq.worker import AsyncWorkerPool
 
+T = TypeVar("T")
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # A loop that is blocked, or a store that is away, must not keep the rest from being told.
 ASK_WITHIN_S: Final = 2.0
@@ -53,7 +54,7 @@ LOST: Final = "lost"  # the lease was over before the run was
 
 
 class Times:
-    """How long something took, by bucket: what `Histogram` keeps, without its locks; one loop adds to it."""
+    """How long something took, by bucket: what `Histogram` keeps, without its locks."""
 
     __slots__ = ("counts", "sum_s")
 
@@ -61,71 +62,110 @@ class Times:
         self.counts = [0] * (len(BUCKETS) + 1)
         self.sum_s = 0.0
 
-    def add(self, took_s: float) -> None:
-        self.counts[bisect_left(BUCKETS, took_s)] += 1
-        self.sum_s += took_s
+    def add(self, took_s: Iterable[float]) -> None:
+        """Sorted, so that only the ends of the buckets have to be looked for."""
+        ordered = sorted(took_s)
+        if ordered and ordered[0] < 0:  # a clock was set back
+            ordered = [max(0.0, one) for one in ordered]
+        below = 0
+        for n, bound in enumerate(BUCKETS):
+            up_to = bisect_right(ordered, bound, below)
+            self.counts[n] += up_to - below
+            below = up_to
+        self.counts[-1] += len(ordered) - below
+        self.sum_s += sum(ordered)
 
     def buckets(self) -> list[tuple[str, float]]:
         """As Prometheus has them: each counts what the ones before it count."""
         return list(zip(BOUNDS, accumulate(self.counts), strict=True))
 
 
+class _Queue:
+    """The runs of one queue: those that were added up, and the latest, as bare numbers.
+
+    Numbers in lists are nothing that the garbage collector counts. Anything else that is kept for each run
+    makes it go round several times as often, which costs more than all of the counting.
+    """
+
+    __slots__ = ("actions", "run_s", "runs", "statuses", "waited", "waits")
+
+    def __init__(self) -> None:
+        self.actions: list[Action | None] = []
+        self.run_s: list[float] = []
+        self.waited: list[timedelta] = []
+        self.statuses: dict[str, int] = {}
+        self.runs = Times()
+        self.waits = Times()
+
+    def add_up(self) -> None:
+        for action, many in Counter(_taken(self.actions)).items():
+            status = LOST if action is None else STATUSES[action]
+            self.statuses[status] = self.statuses.get(status, 0) + many
+        self.runs.add(_taken(self.run_s))
+        self.waits.add(map(timedelta.total_seconds, _taken(self.waited)))
+
+
+def _taken(latest: list[T]) -> list[T]:
+    """Emptied, while the loop may go on to add at its end: the interpreter does each step in one."""
+    taken = latest[:]
+    del latest[: len(taken)]
+    return taken
+
+
 class Meter(Collector):
-    """Counts what one worker does. `began` and `ended` are called on its loop, the rest by whoever asks."""
+    """Counts what one worker does. `ended` is called on its loop, the rest by whoever asks."""
 
     def __init__(self, pool: AsyncWorkerPool) -> None:
         self._pool = pool
         self._monotonic = pool.clock.monotonic
-        self._ended: deque[tuple[str, Action | None, float, timedelta | None]] = deque()  # not added up yet
+        self._queues: dict[str, _Queue] = {}
         self._adding = threading.Lock()
-        self._tasks: dict[tuple[str, str], int] = {}
-        self._runs: dict[str, Times] = {}
-        self._waits: dict[str, Times] = {}
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self.registry.register(_Present(pool))
 
-    def began(self, flight: Flight) -> None:
-        flight.began = self._monotonic()
-
     def ended(self, flight: Flight, settlement: Settlement | None) -> None:
         """`None`: nobody asks us any more what becomes of the task."""
         task = flight.claim
-        action = None if settlement is None else settlement.action
-        self._ended.append((task.queue, action, self._monotonic() - flight.began, _wait_of(task)))
-        if len(self._ended) >= ADDED_AT_ONCE:
-            self._add_up()
-
-    def _add_up(self) -> None:
-        """Many at once, in one go: a short loop is far quicker than the same steps in between other work."""
-        with self._adding:
-            for _ in range(len(self._ended)):
-                queue, action, run_s, wait = self._ended.popleft()
-                status = LOST if action is None else STATUSES[action]
-                self._tasks[queue, status] = self._tasks.get((queue, status), 0) + 1
-                _of(self._runs, queue).add(max(0.0, run_s))
-                if wait is not None:
-                    _of(self._waits, queue).add(max(0.0, wait.total_seconds()))
+        found = self._queues.get(task.queue)
+        if found is None:
+            found = self._queues[task.queue] = _Queue()
+        found.actions.append(None if settlement is None else settlement.action)
+        found.run_s.append(self._monotonic() - flight.began)
+        # The wait is from when it was due to when it was claimed, by the store's own clock.
+        due, eta, started = task.enqueued_at, task.eta, task.started_at
+        if due is None or (eta is not None and eta > due):
+            due = eta
+        if due is not None and started is not None:
+            found.waited.append(started - due)
+        if len(found.run_s) >= ADDED_AT_ONCE:
+            with self._adding:
+                found.add_up()
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        self._add_up()
+        queues = sorted(self._queues.items())
         tasks = CounterMetricFamily(
             "omniq_worker_tasks", "Runs that ended, by what became of the task.", labels=["queue", "status"]
         )
-        for (queue, status), many in list(self._tasks.items()):
-            tasks.add_metric([queue, status], many)
-        yield tasks
-        for name, text, times in (
-            ("run", "From a run's beginning to its end.", self._runs),
-            ("wait", "From a task's due time to the beginning of its run.", self._waits),
-        ):
-            seconds = HistogramMetricFamily(f"omniq_worker_{name}_seconds", text, labels=["queue"])
-            for queue, taken in list(times.items()):
-                seconds.add_metric([queue], taken.buckets(), taken.sum_s)
-            yield seconds
+        runs = HistogramMetricFamily(
+            "omniq_worker_run_seconds", "From a run's beginning to its end.", labels=["queue"]
+        )
+        waits = HistogramMetricFamily(
+            "omniq_worker_wait_seconds",
+            "From a task's due time to the beginning of its run.",
+            labels=["queue"],
+        )
+        for queue, found in queues:
+            with self._adding:  # for each anew: the loop is not to wait for all of them
+                found.add_up()
+                for status, many in found.statuses.items():
+                    tasks.add_metric([queue, status], many)
+                runs.add_metric([queue], found.runs.buckets(), found.runs.sum_s)
+                waits.add_metric([queue], found.waits.buckets(), found.waits.sum_s)
+        yield from (tasks, runs, waits)
 
     @contextlib.contextmanager
     def served(self, listening: socket.socket) -> Generator[None]:
@@ -150,21 +190,6 @@ class Meter(Collector):
             server.shutdown()
             server.server_close()
             thread.join()
-
-
-def _wait_of(task: Claimed) -> timedelta | None:
-    """From when it was due to when it was claimed, by the store's own clock."""
-    due, eta, started = task.enqueued_at, task.eta, task.started_at
-    if due is None or (eta is not None and eta > due):
-        due = eta
-    return None if due is None or started is None else started - due
-
-
-def _of(times: dict[str, Times], queue: str) -> Times:
-    found = times.get(queue)
-    if found is None:
-        found = times[queue] = Times()
-    return found
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -202,7 +227,7 @@ class _Present(Collector):
         pool = self._pool
         slots = GaugeMetricFamily("omniq_worker_slots", "Slots for runs.", labels=["state"])
         slots.add_metric(["busy"], pool.in_flight)
-        slots.add_metric(["all"], pool.concurrency)
+        slots.add_metric(["free"], max(0, pool.concurrency - pool.in_flight))
         yield slots
         for name, text, many in (
             ("stale_reports", "Reports of runs that somebody else had closed.", pool.stale_reports),

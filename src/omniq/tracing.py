@@ -73,14 +73,16 @@ class Tracing:
                 _tell_error(span, type(exc).__qualname__)
                 raise
 
+    def stand_by(self) -> None:
+        """Called once where runs begin: what those find that have no span here."""
+        context.attach(_left_out)
+
     def began(self, flight: Flight) -> None:
         """A span for one run, in the trace of whoever enqueued its task, and current for its body."""
         headers = flight.claim.headers
         said = headers.get(_PARENT)
         if said is not None and len(said) == _LENGTH and said[-1] in _NOT_RECORDED:
             flight.context.sent_with = headers
-            flight.variables = copy_context()
-            flight.variables.run(context.attach, _left_out)
             return
         sender = context.Context() if said is None else _HEADERS.extract(headers)
         origin = trace.get_current_span(sender).get_span_context()
@@ -91,11 +93,14 @@ class Tracing:
             "omniq.task.attempt": flight.context.attempt,
         }
         links = [Link(origin)] if origin.is_valid else []
-        flight.span = self._tracer.start_span(
+        span = self._tracer.start_span(
             _named("process", task.queue), sender, SpanKind.CONSUMER, attributes, links
         )
+        if span is trace.INVALID_SPAN:  # nothing is set up that could record it
+            return
+        flight.span = span
         flight.variables = copy_context()
-        flight.variables.run(context.attach, trace.set_span_in_context(flight.span, sender))
+        flight.variables.run(context.attach, trace.set_span_in_context(span, sender))
 
     def ended(self, flight: Flight, settlement: Settlement | None, outcome: Outcome | None) -> None:
         """No settlement: nobody asks us any more what becomes of the task."""
@@ -117,7 +122,8 @@ class _LeftOut(NonRecordingSpan):
         return trace.get_current_span(_HEADERS.extract(run.sent_with)).get_span_context()
 
 
-# One span for all of them, made once.
+# One span for all of them, made once and current wherever runs begin. A context of its own for each run, and
+# what is in it, would make the garbage collector go round four times as often.
 _left_out: Final = trace.set_span_in_context(_LeftOut(trace.INVALID_SPAN_CONTEXT), context.Context())
 
 

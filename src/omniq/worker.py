@@ -252,6 +252,7 @@ class AsyncWorkerPool:
         )
 
     async def _run_loop(self) -> None:
+        self._crew.stand_by()
         try:
             await self._exchanges.run()
         finally:

@@ -73,10 +73,26 @@ OPERATING = [
     Mutant(
         "every end counts as a success",
         "metrics.py",
-        "                status = LOST if action is None else STATUSES[action]\n",
-        '                status = "success"\n',
+        "            status = LOST if action is None else STATUSES[action]\n",
+        '            status = "success"\n',
         METRICS,
         "counts_and_times",
+    ),
+    Mutant(
+        "what takes as long as a bucket is in the next one",
+        "metrics.py",
+        "            up_to = bisect_right(ordered, bound, below)\n",
+        "            up_to = bisect_right(ordered, bound - 1e-9, below)\n",
+        METRICS,
+        "buckets",
+    ),
+    Mutant(
+        "what is not recorded knows no sender",
+        "worker.py",
+        "        self._crew.stand_by()\n",
+        "",
+        SPANS,
+        "did_not_record",
     ),
     Mutant(
         "lapses are not counted",

@@ -17,9 +17,10 @@ from omniq import OmniQ, Task, TaskError
 from omniq.errors import InvalidOption
 from omniq.schedule import Schedule
 from omniq.storage import MemoryStorage
-from omniq.task import Settlement, TaskFilter
+from omniq.task import Head, Settlement, TaskFilter
 from omniq.web import Dashboard, Settings
 from omniq.web.application import filter_of, limit_of
+from omniq.web.events import Live
 from omniq.web.guarding import CSRF_HEADER, HEADERS, OPEN_PATHS, is_loopback
 
 TOKEN = "a token that is long enough"
@@ -223,6 +224,16 @@ async def test_healthz_says_no_names_to_strangers() -> None:
     await store.close()
 
 
+async def test_healthz_says_no_names_to_a_page_whose_name_was_bent_here() -> None:
+    """S9: without a token everybody is known, but not everybody asks for us by our name."""
+    store = storage()
+    await store.enqueue(Task("a.b", queue="secret-project", eta=datetime.now(UTC) - timedelta(minutes=5)))
+    async with client(Dashboard(store)) as asking:
+        assert (await asking.get("/healthz", headers={"host": "evil.example"})).json() == {"ok": False}
+        assert "secret-project" in (await asking.get("/healthz")).text
+    await store.close()
+
+
 @pytest.mark.parametrize(
     ("asked", "limit"), [("999999999", 200), ("-5", 1), ("", 50), (None, 50), ("1" * 900, 200)]
 )
@@ -279,6 +290,72 @@ async def test_secrets_do_not_leave() -> None:
             if settings.show_args:
                 assert shown["kwargs"]["size"] == 3
     await store.close()
+
+
+async def test_numbers_that_json_or_a_browser_has_not_are_shown_as_text() -> None:
+    numbers = {
+        "nan": (float("nan"), "nan"),
+        "endless": (float("-inf"), "-inf"),
+        "exact": (2**53, 2**53),
+        "rounded": (2**53 + 1, "9007199254740993"),
+        "long": (-(10**5000), "… a number of 16,610 bits"),
+        "yes": (True, True),
+        "half": (0.5, 0.5),
+    }
+    store = storage()
+    for name, (said, _) in numbers.items():
+        await store.enqueue(Task("a.b", (said,), {"n": said, "in": {1: [said]}}, id=name))
+    async with client(Dashboard(store, Settings(show_args=True))) as asking:
+        for name, (_, shown) in numbers.items():
+            told = (await asking.get(f"/api/task?id={name}")).json()
+            assert told["args"] == [shown]
+            assert told["kwargs"] == {"n": shown, "in": {"1": [shown]}}
+    await store.close()
+
+
+async def test_a_body_of_brackets_and_an_id_of_nothing_are_told() -> None:
+    dashboard = Dashboard(storage(), Settings(allow_actions=True))
+    headers = {CSRF_HEADER: dashboard.guard.csrf, "content-type": "application/json"}
+    async with client(dashboard) as asking:
+        for path in ("/login", "/api/task/retry"):
+            assert (await asking.post(path, content=b"[" * 4_000, headers=headers)).status_code == 400
+        for path in ("/api/task?id=%00", "/api/tasks?after=%00"):
+            assert (await asking.get(path)).status_code == 400, path
+
+
+async def test_of_thousands_of_queues_those_are_shown_that_need_a_look() -> None:
+    """S11: and what is counted is counted in all of them."""
+    store = storage()
+    overdue = datetime.now(UTC) - timedelta(minutes=5)
+    await store.enqueue_many([Task("a.b", queue=f"q{n:04}", eta=overdue) for n in range(300)])
+    await store.enqueue(Task("a.b", queue="zz-late", eta=overdue - timedelta(hours=1)))
+    await store.pause("zz-paused")
+    async with client(Dashboard(store)) as asking:
+        seen = (await asking.get("/api/overview")).json()
+    names = [queue["name"] for queue in seen["queues"]]
+    assert len(names) == 200
+    assert names == sorted(names)
+    assert {"zz-late", "zz-paused"} <= set(names)
+    assert (seen["queue_count"], seen["held"]["PENDING"]) == (302, 301)
+    assert len(seen["health"]["problems"]) == 13
+    assert seen["health"]["problems"][-1] == "and 289 more"
+    await store.close()
+
+
+class Broken(MemoryStorage):
+    """A store that fails in a way that nobody thought of."""
+
+    async def heads(self) -> list[Head]:
+        raise ZeroDivisionError
+
+
+async def test_whoever_watches_is_told_whatever_went_wrong() -> None:
+    live = Live(Broken())
+    watching = live.follow()
+    frames = [await anext(watching), await anext(watching)]
+    assert frames[1] == b'event: trouble\ndata: {"error":"ZeroDivisionError"}\n\n'
+    await watching.aclose()  # type: ignore[attr-defined]
+    await live.stop()
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,7 @@ def test_a_failed_task_is_retried_and_another_deleted(desk: Desk) -> None:
         desk.fail(Task("shop.pay", id=name, queue="pay"), TaskError("CardError", "declined", "Traceback 1"))
     desk.open("task/again")
     desk.shows("CardError")
-    desk.page.get_by_text("Traceback").first.click()
-    desk.shows("Traceback 1")
+    desk.page.locator("#error pre", has_text="Traceback 1").wait_for()
     desk.page.get_by_role("button", name="Retry").click()
     desk.becomes("pending")
     assert desk.status("again") == "PENDING"
@@ -200,6 +199,40 @@ def test_the_overview_is_live(desk: Desk) -> None:
     desk.page.locator(".chart", has_text="Times").get_by_text("the latest").wait_for()
 
 
+def test_what_is_held_or_selected_outlives_the_next_news(desk: Desk) -> None:
+    """A page that is drawn anew every second takes neither the focus from a key nor the place from an eye."""
+    desk.put(Task("shop.held", queue="held"))
+    desk.open("queues")
+    button = desk.page.locator('tr[data-queue="held"]').get_by_role("button", name="Pause")
+    button.focus()
+    desk.page.evaluate("document.querySelector('[data-queue=held]').className = 'old'")
+    desk.page.locator('tr[data-queue="held"]:not(.old)').wait_for()
+    assert desk.page.evaluate("document.activeElement.textContent") == "Pause"
+    desk.page.keyboard.press("Enter")
+    desk.page.locator('tr[data-queue="held"]').get_by_role("button", name="Resume").wait_for()
+
+
+def test_an_address_that_was_mistyped_is_answered(desk: Desk) -> None:
+    desk.open("task/%E0%A4%A")
+    desk.shows("no task '%E0%A4%A' in this store")
+    desk.page.wrong.clear()  # the browser names the refusal in its console
+
+
+def test_a_store_that_goes_away_is_told_at_the_top_and_its_return_too(tmp_path: Path, page: Any) -> None:
+    database = tmp_path / "jobs.db"
+    with served(_made(database)) as address:
+        page.goto(address)
+        page.locator(".dot.good").wait_for()
+        hidden = database.rename(tmp_path / "elsewhere.db")
+        page.locator("#trouble", has_text="The store does not answer").wait_for()
+        page.locator("#trouble", has_text="What is shown is of").wait_for()
+        page.locator("#nav a", has_text="Workers").click()
+        page.locator(".card.bad").wait_for()
+        hidden.rename(database)
+        page.get_by_text("No worker has been heard of").wait_for()
+        assert page.locator("#trouble").is_hidden()
+
+
 def test_tasks_are_filtered_and_paged(desk: Desk) -> None:
     desk.put(*(Task("shop.many", queue="many", id=f"many-{n:03}") for n in range(120)))
     desk.fail(Task("shop.odd", queue="odd", id="odd"), TaskError("Odd", "needle in a haystack"))
@@ -217,6 +250,15 @@ def test_tasks_are_filtered_and_paged(desk: Desk) -> None:
     desk.page.get_by_text("1, that is all").wait_for()
     desk.page.get_by_label("Status").select_option("success")
     desk.page.get_by_text("Nothing matches.").wait_for()
+    assert desk.page.locator(".row.more").inner_text() == "Nothing matches."
+
+
+def test_the_list_of_tasks_is_live(desk: Desk) -> None:
+    desk.open("tasks?queue=born")
+    desk.page.get_by_text("Nothing matches.").wait_for()
+    desk.put(Task("shop.born", queue="born"))
+    desk.page.get_by_text("1, that is all").wait_for()
+    assert desk.page.locator("tbody tr").count() == 1
 
 
 def test_workers_show_their_slots_and_where_nobody_is_heard_of(desk: Desk) -> None:

@@ -89,16 +89,17 @@ class Changes:
 
 def counted(tallies: Iterable[Tally]) -> dict[str, dict[TaskStatus, int]]:
     """How many tasks each queue has in each status; queues without any are left out."""
-    counts: dict[str, dict[TaskStatus, int]] = {}
+    sums: dict[str, list[int]] = {}
     for tally in tallies:
-        per_status = counts.setdefault(tally.queue, dict.fromkeys(TaskStatus, 0))
-        for status, many in zip(
-            TaskStatus,
-            (tally.pending, tally.running, tally.success, tally.failed, tally.cancelled),
-            strict=True,
-        ):
-            per_status[status] += many
-    return {queue: per_status for queue, per_status in counts.items() if any(per_status.values())}
+        of = sums.get(tally.queue)
+        if of is None:
+            of = sums[tally.queue] = [0] * len(_STATUS_AT)
+        of[0] += tally.pending
+        of[1] += tally.running
+        of[2] += tally.success
+        of[3] += tally.failed
+        of[4] += tally.cancelled
+    return {queue: dict(zip(_STATUS_AT, of, strict=True)) for queue, of in sums.items() if any(of)}
 
 
 def miscounted(tallies: Iterable[Tally], rows: Mapping[tuple[str, TaskStatus], int]) -> list[str]:

@@ -133,7 +133,9 @@ class Dashboard:
     async def _healthz(self, request: Request) -> Response:
         """Whether work gets done. Names are only for those who may see them."""
         health = judge(*await vital_signs(self._storage))
-        known = self.guard.knows(request.headers)
+        known = self.guard.knows(request.headers) and (
+            self.settings.token is not None or self.guard.serves(request.headers)
+        )
         said = {"ok": health.ok} | ({"problems": health.problems, "notes": health.notes} if known else {})
         return JSONResponse(said, status_code=200 if health.ok else 503)
 
@@ -154,14 +156,13 @@ class Dashboard:
 
     async def _tasks(self, request: Request) -> Response:
         asked = request.query_params
-        page = await self._storage.page(
-            filter_of(dict(asked)), asked.get("after") or None, limit_of(asked.get("limit"))
-        )
+        after = _text(dict(asked), "after", MAX_NAME_CHARS)
+        page = await self._storage.page(filter_of(dict(asked)), after, limit_of(asked.get("limit")))
         now = self._storage.clock.now()
         return JSONResponse({"tasks": [shapes.brief(task, now) for task in page.tasks], "after": page.after})
 
     async def _task(self, request: Request) -> Response:
-        task_id = request.query_params.get("id", "")[:MAX_NAME_CHARS]
+        task_id = _text(dict(request.query_params), "id", MAX_NAME_CHARS) or ""
         facts = await facts_about(self._storage, task_id)
         runs = await self._storage.history(task_id)
         with_args = self.settings.show_args
@@ -271,7 +272,7 @@ async def _body(request: Request) -> dict[str, Any]:
             raise InvalidOption(f"the body must be at most {MAX_BODY} bytes")
     try:
         said = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         said = None
     if not isinstance(said, dict):
         raise InvalidOption("the body must be a JSON object")
@@ -305,11 +306,11 @@ def filter_of(asked: dict[str, str]) -> TaskFilter:
     )
 
 
-def _text(asked: dict[str, str], name: str) -> str | None:
+def _text(asked: dict[str, str], name: str, limit: int = MAX_TEXT) -> str | None:
     said = asked.get(name) or None
     if said is not None and ("\x00" in said or not _encodable(said)):
         raise InvalidOption(f"{name} has characters that no text has")
-    return None if said is None else said[:MAX_TEXT]
+    return None if said is None else said[:limit]
 
 
 def _encodable(said: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from omniq.storage.base import BaseStorage
 from omniq.web import redacting, shapes
 
 LOOK_EVERY_S: Final = 1.0
+REST_PER_LOOK: Final = 4  # a look that takes long is not taken as often
 MAX_WATCHERS: Final = 100
 LAST: Final = b""  # after this nothing comes
 
@@ -63,13 +65,15 @@ class Live:
     async def _look(self) -> None:
         while self._watchers:
             self._soon.clear()
+            began = time.monotonic()
             event, said = "overview", await self._seen()
             if "error" in said:
                 event = "trouble"
             frame = f"event: {event}\ndata: ".encode() + msgspec.json.encode(said) + b"\n\n"
             self._send(frame)
+            rest_s = max(LOOK_EVERY_S, REST_PER_LOOK * (time.monotonic() - began))
             try:
-                async with asyncio.timeout(LOOK_EVERY_S):
+                async with asyncio.timeout(rest_s):
                     await self._soon.wait()
             except TimeoutError:
                 pass
@@ -83,6 +87,7 @@ class Live:
     async def _seen(self) -> dict[str, Any]:
         try:
             return await shapes.overview(self._storage)
-        except OmniqError as exc:
-            logger.warning("the dashboard cannot look at its store: {}", redacting.text(str(exc)))
-            return {"error": redacting.text(str(exc))}
+        except Exception as exc:  # whatever it was: those who watch must not take silence for calm
+            said = redacting.text(str(exc)) if isinstance(exc, OmniqError) else type(exc).__qualname__
+            logger.warning("the dashboard cannot look at its store: {}", said)
+            return {"error": said}

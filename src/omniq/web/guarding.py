@@ -79,7 +79,7 @@ class Guard:
         path, method = path_of(scope), scope["method"]
         if path == "/healthz" and method in SAFE_METHODS:
             return None  # asked by whatever address a machine has
-        if host_of(headers) not in self._hosts:
+        if not self.serves(headers):
             return refused(
                 403, "this host name is not served here; start the dashboard with --host, or hosts="
             )
@@ -96,6 +96,10 @@ class Guard:
         if not hmac.compare_digest(headers.get(CSRF_HEADER, "").encode(), self.csrf.encode()):
             return refused(403, f"the header {CSRF_HEADER} is missing or old; load the page again")
         return None
+
+    def serves(self, headers: Headers) -> bool:
+        """Whether it was asked for by one of our names, and not one that somebody bent to this address."""
+        return host_of(headers) in self._hosts
 
     def knows(self, headers: Headers) -> bool:
         """Whether this request may see anything."""

@@ -48,7 +48,7 @@ async def exposition(storage: BaseStorage) -> bytes:
         paused.add_metric([queue], 1)
     slots = GaugeMetricFamily("omniq_slots", "Slots of the workers that beat.", labels=["state"])
     slots.add_metric(["busy"], sum(one.in_flight for one in workers))
-    slots.add_metric(["all"], sum(one.concurrency for one in workers))
+    slots.add_metric(["free"], sum(max(0, one.concurrency - one.in_flight) for one in workers))
 
     class Seen:
         def collect(self) -> list[object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final, cast
@@ -13,6 +14,8 @@ MAX_CHARS: Final = 2_000
 MAX_ITEMS: Final = 50
 MAX_DEPTH: Final = 4
 MAX_TRACE_CHARS: Final = 20_000
+EXACT_IN_BROWSERS: Final = 2**53
+MAX_BITS: Final = 1_024
 
 # Names of what nobody should read: `password`, `api_key`, `Authorization`, `client-secret` ...
 SECRET_NAME: Final = re.compile(
@@ -39,8 +42,10 @@ def address(url: str | None) -> str:
 
 def value(said: Any, depth: int = 0) -> Any:
     """An argument as JSON can hold it."""
-    if said is None or isinstance(said, bool | int | float):
+    if said is None or isinstance(said, bool):
         return said
+    if isinstance(said, int | float):
+        return number(said)
     if isinstance(said, str):
         return text(said)
     if depth >= MAX_DEPTH:
@@ -54,10 +59,19 @@ def value(said: Any, depth: int = 0) -> Any:
     return text(repr(said), 200)
 
 
+def number(said: float) -> float | str:
+    """As text where JSON has no such number, or a browser would round it to another one."""
+    if isinstance(said, float):
+        return said if math.isfinite(said) else str(said)
+    if abs(said) <= EXACT_IN_BROWSERS:
+        return said
+    return str(said) if said.bit_length() <= MAX_BITS else f"… a number of {said.bit_length():,} bits"
+
+
 def mapping(said: Mapping[Any, Any], depth: int = 0) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     for key, one in list(said.items())[:MAX_ITEMS]:
-        name = text(str(key), 200)
+        name = text(key if isinstance(key, str) else str(value(key, MAX_DEPTH)), 200)
         shown[name] = HIDDEN if SECRET_NAME.search(name) else value(one, depth + 1)
     if len(said) > MAX_ITEMS:
         shown["…"] = f"{len(said) - MAX_ITEMS} more"

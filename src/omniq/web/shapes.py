@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, Final
 
 from omniq.logic.health import judge
@@ -22,6 +23,8 @@ SAMPLE: Final = 1_000
 LATE_SHOWN: Final = 8
 RUNNING_SHOWN: Final = 8
 MAX_RUNNING: Final = 1_000
+MAX_QUEUES: Final = 200
+MAX_LINES: Final = 12
 TIMES_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
@@ -241,6 +244,7 @@ async def overview(storage: BaseStorage) -> dict[str, Any]:
     """Everything of the first page; its cost does not grow with the store."""
     look = await look_at(storage)
     now, tallies, paused, workers = look.now, look.tallies, look.paused, look.workers
+    counts = counted(tallies)
     heads = sorted(look.heads, key=lambda one: one.due_at)
     running = await storage.page(TaskFilter(status=TaskStatus.RUNNING), limit=MAX_RUNNING)
     longest = sorted(running.tasks, key=lambda task: task.started_at or now)[:RUNNING_SHOWN]
@@ -248,8 +252,14 @@ async def overview(storage: BaseStorage) -> dict[str, Any]:
     rates = rated(tallies, now - timedelta(minutes=5), now)
     return {
         "now": now.isoformat(),
-        "health": {"ok": health.ok, "problems": health.problems, "notes": health.notes},
-        "queues": queues(tallies, heads, paused, now),
+        "health": {
+            "ok": health.ok,
+            "problems": first_of(health.problems),
+            "notes": first_of(health.notes),
+        },
+        "queues": queues(counts, tallies, heads, paused, now),
+        "queue_count": len({*counts, *paused}),
+        "held": held(counts),
         "rates": {
             "over_s": rates.over_s,
             "enqueued": rates.enqueued,
@@ -279,26 +289,45 @@ def totals(tallies: Iterable[Tally]) -> dict[str, int]:
 
 
 def queues(
-    tallies: Sequence[Tally], heads: Sequence[Head], paused: set[str], now: datetime
+    counts: dict[str, dict[TaskStatus, int]],
+    tallies: Sequence[Tally],
+    heads: Sequence[Head],
+    paused: set[str],
+    now: datetime,
 ) -> list[dict[str, Any]]:
-    counts = counted(tallies)
-    recent = [one for one in tallies if one.minute >= minute_of(now) - timedelta(minutes=5)]
+    """Those that need a look, if there are too many to show: paused, waiting, or just at work."""
+    recent = minute_of(now) - timedelta(minutes=5)
+    ended, failed = dict[str, int](), dict[str, int]()
+    for tally in tallies:
+        if tally.minute >= recent:
+            ended[tally.queue] = ended.get(tally.queue, 0) + tally.succeeded + tally.given_up
+            failed[tally.queue] = failed.get(tally.queue, 0) + tally.given_up
     oldest: dict[str, Head] = {}
-    for one in heads:
-        if one.queue not in oldest or one.due_at < oldest[one.queue].due_at:
-            oldest[one.queue] = one
-    shapes: list[dict[str, Any]] = []
-    for name in sorted({*counts, *paused}):
-        first = oldest.get(name)
-        ended = sum(t.succeeded + t.given_up for t in recent if t.queue == name)
-        shapes.append(
-            {
-                "name": name,
-                "paused": name in paused,
-                "counts": {str(s): n for s, n in counts.get(name, dict.fromkeys(TaskStatus, 0)).items()},
-                "ended_5m": ended,
-                "failed_5m": sum(t.given_up for t in recent if t.queue == name),
-                "oldest": None if first is None else head(first, paused),
-            }
-        )
-    return shapes
+    for one in heads:  # the oldest comes first
+        oldest.setdefault(one.queue, one)
+    names = sorted({*counts, *paused})
+    if len(names) > MAX_QUEUES:
+        wanted = [*sorted(paused), *oldest, *(name for name in names if ended.get(name)), *names]
+        names = sorted(islice(dict.fromkeys(wanted), MAX_QUEUES))
+    none = dict.fromkeys(TaskStatus, 0)
+    return [
+        {
+            "name": name,
+            "paused": name in paused,
+            "counts": {str(s): n for s, n in counts.get(name, none).items()},
+            "ended_5m": ended.get(name, 0),
+            "failed_5m": failed.get(name, 0),
+            "oldest": head(oldest[name], paused) if name in oldest else None,
+        }
+        for name in names
+    ]
+
+
+def held(counts: dict[str, dict[TaskStatus, int]]) -> dict[str, int]:
+    """How many tasks there are in each status, in all queues."""
+    return {str(status): sum(of[status] for of in counts.values()) for status in TaskStatus}
+
+
+def first_of(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - MAX_LINES
+    return [*lines[:MAX_LINES], f"and {more:,} more"] if more > 0 else list(lines)

@@ -4,7 +4,8 @@ import { pages } from "./pages.js";
 
 const TABS = [["", "Overview", "o"], ["queues", "Queues", "q"], ["tasks", "Tasks", "t"], ["workers", "Workers", "w"], ["schedules", "Schedules", "s"]];
 const main = document.getElementById("main");
-const state = { session: { actions: false, args: false, csrf: "" }, overview: null, live: false, page: null };
+const state = { session: { actions: false, args: false, csrf: "" }, overview: null, live: false, heardAt: 0, page: null };
+const SILENT_MS = 20000, AGAIN_MS = 3000;
 
 // --- talking to the server -----------------------------------------------------------------------
 
@@ -17,7 +18,7 @@ export async function ask(path, parameters) {
 async function read(answer) {
   if (answer.status === 401) location.replace("login");
   const said = await answer.json().catch(() => ({ error: `the server said ${answer.status}` }));
-  if (!answer.ok) throw new Error(said.error || `the server said ${answer.status}`);
+  if (!answer.ok) throw Object.assign(new Error(said.error || `the server said ${answer.status}`), { status: answer.status });
   return said;
 }
 
@@ -62,7 +63,11 @@ export function confirmed(question, word) {
 function route() {
   const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("?")[0].split("/");
   const query = new URLSearchParams(location.hash.split("?")[1] || "");
-  return { name, rest: rest.map(decodeURIComponent).join("/"), query };
+  return { name, rest: rest.map(decoded).join("/"), query };
+}
+
+function decoded(part) {
+  try { return decodeURIComponent(part); } catch { return part; } // typed by hand
 }
 
 async function show() {
@@ -77,6 +82,7 @@ async function show() {
     await page(view);
   } catch (error) {
     view.element.replaceChildren(h("div", { class: "card bad" }, h("h2", {}, "That did not work"), h("p", {}, error.message)));
+    if (!error.status || error.status >= 500) view.update = () => show(); // at the next good news
   }
   document.title = `OmniQ: ${name || "overview"}`;
 }
@@ -94,14 +100,33 @@ function follow() {
     state.overview = JSON.parse(event.data);
     setNow(state.overview.now);
     state.live = true;
+    state.heardAt = Date.now();
     drawStatus();
-    state.page?.update?.(state.overview);
+    if (!isSelecting()) state.page?.update?.(state.overview);
   });
   source.addEventListener("trouble", (event) => {
     state.live = false;
-    drawStatus(JSON.parse(event.data).error);
+    drawStatus(`The store does not answer: ${JSON.parse(event.data).error}.`);
   });
-  source.onerror = () => { state.live = false; drawStatus(); };
+  source.onopen = () => ask("session").then((session) => { state.session = session; }).catch(() => {}); // it may be another server now
+  source.onerror = () => {
+    state.live = false;
+    drawStatus("The dashboard's server does not answer.");
+    // A browser tries again by itself, unless it was refused: then it is asked why, or who we are.
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => ask("session").catch(() => {}).then(follow), AGAIN_MS);
+  };
+}
+
+setInterval(() => {
+  if (!state.live || Date.now() - state.heardAt < SILENT_MS) return;
+  state.live = false;
+  drawStatus("No news from the store.");
+}, 1000);
+
+// News would take away what somebody is about to copy.
+function isSelecting() {
+  const selected = getSelection();
+  return !selected.isCollapsed && main.contains(selected.anchorNode);
 }
 
 function drawStatus(trouble) {
@@ -111,6 +136,13 @@ function drawStatus(trouble) {
   const cls = !state.live ? "off" : health?.ok ? "good" : "bad";
   const title = trouble || (health?.problems || []).join("\n") || state.session.store;
   status.replaceChildren(h("span", { class: `dot ${cls}` }), h("span", { title }, word));
+  drawTrouble(trouble);
+}
+
+function drawTrouble(trouble) {
+  const box = document.getElementById("trouble"), old = state.heardAt ? ` What is shown is of ${new Date(state.heardAt).toLocaleTimeString()}.` : "";
+  box.hidden = state.live;
+  if (!state.live) box.replaceChildren(`${trouble || "Disconnected."}${old}`);
 }
 
 // --- keys ----------------------------------------------------------------------------------------
@@ -166,6 +198,7 @@ function theme() {
 // --- begin ---------------------------------------------------------------------------------------
 
 try { const kept = localStorage.getItem("omniq-theme"); if (kept === "dark" || kept === "light") document.documentElement.dataset.theme = kept; } catch { /* as above */ }
+document.getElementById("help").addEventListener("click", help);
 document.getElementById("theme").addEventListener("click", theme);
 window.addEventListener("hashchange", show);
 ask("session").then((session) => { state.session = session; follow(); return show(); }).catch((error) => toast(error.message, "bad"));

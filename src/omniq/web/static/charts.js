@@ -1,7 +1,11 @@
 // Charts of an hour: stacked bars per minute, drawn with SVG. Numbers in, elements out.
 import { h, s, number } from "./dom.js";
 
-const W = 600, H = 150, LEFT = 34, BOTTOM = 16;
+// Drawn for the width that it gets, so that letters are as large on a phone as anywhere.
+let W = 600;
+const H = 150, LEFT = 34, BOTTOM = 18, PHONE = 720;
+const isPhone = () => innerWidth <= PHONE;
+const measure = () => { W = isPhone() ? Math.max(260, innerWidth - 54) : 600; };
 
 function nice(top) {
   const power = 10 ** Math.floor(Math.log10(Math.max(1, top)));
@@ -39,6 +43,7 @@ const key = (cls, text) => h("span", {}, h("i", { class: cls }), text);
 
 // layers: [[name in the points, css class, label]]
 export function bars(title, points, layers) {
+  measure();
   const top = nice(Math.max(1, ...points.map((p) => layers.reduce((total, [name]) => total + p[name], 0))));
   const width = (W - LEFT) / points.length;
   const stacks = points.flatMap((point, index) => {
@@ -58,6 +63,7 @@ export function bars(title, points, layers) {
 }
 
 export function area(title, points, name, cls, label) {
+  measure();
   const top = nice(Math.max(1, ...points.map((p) => p[name])));
   const width = (W - LEFT) / points.length;
   const at = (i) => LEFT + i * width + width / 2;
@@ -72,15 +78,16 @@ const upTo = (to, before) => (to === null ? `> ${before >= 60 ? `${Math.round(be
 
 // How many waited, and ran, so long: two bars for each time.
 export function times(title, spread, of) {
+  measure();
   const top = nice(Math.max(1, ...spread.map((one) => Math.max(one.waited, one.ran))));
   const width = (W - LEFT) / spread.length, half = width * 0.38;
   const marks = spread.flatMap((one, i) => {
     const label = upTo(one.to_s, i ? spread[i - 1].to_s : 0), x = LEFT + i * width;
     const bar = (value, cls, word, left) => s("rect", { x: left, width: half, y: y(value, top), height: y(0, top) - y(value, top), class: cls, rx: 1.5 }, s("title", {}, `${number(value)} ${word} ${one.to_s === null ? "" : "up to "}${label}`));
     return [bar(one.waited, "c-warn", "waited", x + width * 0.1), bar(one.ran, "c-accent", "ran", x + width * 0.52),
-      s("text", { x: x + width / 2, y: H - 3, class: "tick", "text-anchor": "middle" }, label)];
+      isPhone() && i % 2 ? null : s("text", { x: x + width / 2, y: H - 3, class: "tick", "text-anchor": "middle" }, label)];
   });
-  return card(title, [key("c-warn", "waited"), key("c-accent", "ran"), h("span", {}, `the latest ${number(of)}`)], "by how long", ...scale(top), ...marks);
+  return card(title, [key("c-warn", "waited"), key("c-accent", "ran"), h("span", {}, `the latest ${number(of)}`)], "by how long", ...scale(top), ...marks.filter(Boolean));
 }
 
 export function meter(part, all) {

@@ -17,6 +17,23 @@ function String_or_node(child) {
   return child instanceof Node ? child : document.createTextNode(String(child));
 }
 
+// What is held outlives a redraw: the focus, how far a table was moved, what is open.
+export function redraw(element, ...children) {
+  const focused = element.contains(document.activeElement) ? markOf(document.activeElement) : null;
+  const moved = [...element.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+  const turned = new Map([...element.querySelectorAll("details")].map((one) => [one.dataset.of, one.open]));
+  element.replaceChildren(...children.flat(Infinity).filter(Boolean));
+  element.querySelectorAll(".scroll").forEach((one, n) => { one.scrollLeft = moved[n] || 0; });
+  element.querySelectorAll("details").forEach((one) => { if (turned.has(one.dataset.of)) one.open = turned.get(one.dataset.of); });
+  if (focused) [...element.querySelectorAll("a, button, summary")].find((one) => one.offsetParent && markOf(one) === focused)?.focus({ preventScroll: true });
+}
+
+// A row is told by its data, and in it a button or link by what it says or leads to.
+function markOf(one) {
+  const place = one.closest("[data-of], [data-queue], [data-schedule], [data-worker], section[id]");
+  return JSON.stringify([one.tagName, one.getAttribute("href") || one.textContent, place?.id, place && { ...place.dataset }]);
+}
+
 const SVG = "http://www.w3.org/2000/svg";
 export function s(tag, attributes, ...children) {
   const element = document.createElementNS(SVG, tag);

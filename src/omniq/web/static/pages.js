@@ -1,30 +1,33 @@
 // The pages. Each gets a view: an element to fill, and asks the server for what it shows.
-import { ago, compact, h, nowMs, number, pill, setNow, shortId, since, span, taskHref, taskLink, time } from "./dom.js";
+import { ago, compact, h, nowMs, number, pill, redraw, setNow, shortId, since, span, taskHref, taskLink, time } from "./dom.js";
 import { area, bars, meter, times } from "./charts.js";
 
-const LATE_S = 60;
-const table = (heads, rows, empty) => h("div", { class: "scroll" }, h("table", {},
-  h("thead", {}, h("tr", {}, heads.map((one) => h("th", { scope: "col" }, one)))),
+const LATE_S = 60, LIST_EVERY_MS = 3000;
+// A head is a word, or a word and the class of its column: `num` lines up at the right, `less` is not for phones.
+const headRow = (heads) => h("thead", {}, h("tr", {}, heads.map((one) => (Array.isArray(one) ? h("th", { scope: "col", class: one[1] }, one[0]) : h("th", { scope: "col" }, one)))));
+const table = (heads, rows, empty) => h("div", { class: "scroll" }, h("table", {}, headRow(heads),
   h("tbody", {}, rows.length ? rows : h("tr", {}, h("td", { colspan: heads.length, class: "empty" }, empty)))));
 const tile = (label, value, note, cls) => h("div", { class: `card tile ${cls || ""}` },
   h("div", { class: "label" }, label), h("div", { class: "value" }, value), h("div", { class: "note" }, note));
 
+const part = (text) => [h("span", { class: "part" }, text), " "];
+
 // --- overview ------------------------------------------------------------------------------------
 
 function tiles(seen) {
-  const sum = (status) => seen.queues.reduce((total, queue) => total + queue.counts[status], 0);
+  const waiting = seen.held.PENDING, running = seen.held.RUNNING, over = `${Math.round(seen.rates.over_s / 60)} min`;
   const oldest = seen.late.find((one) => !one.paused) || seen.late[0];
   const wait = oldest ? (nowMs() - new Date(oldest.due_at)) / 1000 : null;
   const t = seen.timings, minutes = seen.rates.over_s / 60;
   return h("div", { class: "tiles" },
-    tile("Waiting", compact(sum("PENDING")), `${number(sum("PENDING"))} in ${seen.queues.length} queues`),
-    tile("Running", compact(sum("RUNNING")), seen.longest.length ? `longest ${since(seen.longest[0].started_at)}` : "nothing runs"),
+    tile("Waiting", compact(waiting), waiting >= 10000 ? `${number(waiting)} in ${number(seen.queue_count)} queues` : `in ${number(seen.queue_count)} queues`),
+    tile("Running", compact(running), seen.longest.length ? `longest ${since(seen.longest[0].started_at)}` : "nothing runs"),
     tile("Workers", number(seen.workers.known), `${number(seen.workers.busy)} of ${number(seen.workers.slots)} slots`, seen.workers.known ? "" : "warn"),
     tile("Oldest waiting", oldest ? h("a", { href: taskHref(oldest.id) }, span(wait)) : "–", oldest ? `in ${oldest.queue}` : "nothing is due", wait > LATE_S ? "bad" : ""),
-    tile("Done", `${compact(Math.round(seen.rates.succeeded / minutes))}/min`, `${number(seen.rates.succeeded)} in ${Math.round(minutes)} min`),
-    tile("Failed", compact(seen.rates.failed), `${number(seen.rates.retried)} retried, ${number(seen.rates.lost)} lost`, seen.rates.failed ? "warn" : ""),
-    tile("Wait p95", t.wait ? span(t.wait.p95) : "–", t.wait ? `p50 ${span(t.wait.p50)}, p99 ${span(t.wait.p99)}` : "nothing ended yet"),
-    tile("Run p95", t.run ? span(t.run.p95) : "–", t.run ? `p50 ${span(t.run.p50)}, p99 ${span(t.run.p99)}` : "nothing ended yet"));
+    tile("Done", `${compact(Math.round(seen.rates.succeeded / minutes))}/min`, `${number(seen.rates.succeeded)} in ${over}`),
+    tile("Failed", compact(seen.rates.failed), [part(`in ${over},`), part(`${number(seen.rates.retried)} retried,`), part(`${number(seen.rates.lost)} lost`)], seen.rates.failed ? "warn" : ""),
+    tile("Wait p95", t.wait ? span(t.wait.p95) : "–", t.wait ? [part(`p50 ${span(t.wait.p50)},`), part(`p99 ${span(t.wait.p99)}`)] : "nothing ended yet"),
+    tile("Run p95", t.run ? span(t.run.p95) : "–", t.run ? [part(`p50 ${span(t.run.p50)},`), part(`p99 ${span(t.run.p99)}`)] : "nothing ended yet"));
 }
 
 function problems(seen) {
@@ -35,30 +38,28 @@ function problems(seen) {
 
 function late(seen) {
   return h("section", { class: "card", id: "late" }, h("h2", {}, "Waiting longest"),
-    table(["Task", "Queue", "Due for"], seen.late.map((one) => h("tr", { class: (nowMs() - new Date(one.due_at)) / 1000 > LATE_S ? "late" : "" },
+    table(["Task", "Queue", ["Due for", "num"]], seen.late.map((one) => h("tr", { class: (nowMs() - new Date(one.due_at)) / 1000 > LATE_S ? "late" : "" },
       h("td", {}, taskLink(one)),
       h("td", {}, h("a", { href: `#/tasks?status=PENDING&queue=${encodeURIComponent(one.queue)}` }, one.queue), one.paused && pill("paused"), one.priority ? ` priority ${one.priority}` : null),
-      h("td", {}, since(one.due_at)))), "Nothing waits."));
+      h("td", { class: "num" }, since(one.due_at)))), "Nothing waits."));
 }
 
 function longest(seen) {
   return h("section", { class: "card", id: "longest" }, h("h2", {}, "Running longest"),
-    table(["Task", "Held by", "For"], seen.longest.map((one) => h("tr", { class: (nowMs() - new Date(one.started_at)) / 1000 > 600 ? "late" : "" },
-      h("td", {}, taskLink(one)), h("td", {}, h("a", { href: `#/workers?id=${encodeURIComponent(one.owner)}` }, one.owner)), h("td", {}, since(one.started_at)))), "Nothing runs."));
+    table(["Task", "Held by", ["For", "num"]], seen.longest.map((one) => h("tr", { class: (nowMs() - new Date(one.started_at)) / 1000 > 600 ? "late" : "" },
+      h("td", {}, taskLink(one)), h("td", { class: "wrap" }, h("a", { href: `#/workers?id=${encodeURIComponent(one.owner)}` }, one.owner)), h("td", { class: "num" }, since(one.started_at)))), "Nothing runs."));
 }
 
 async function overview(view) {
   const draw = (seen) => {
-    const at = document.activeElement?.getAttribute?.("href");
-    view.element.replaceChildren(...[problems(seen), tiles(seen),
+    redraw(view.element, problems(seen), tiles(seen),
       h("div", { class: "two" },
-        bars("Ended", seen.series, [["succeeded", "c-good", "done"], ["given_up", "c-bad", "failed"], ["stopped", "c-off", "cancelled"]]),
-        bars("Enqueued", seen.series, [["enqueued", "c-accent", "enqueued"], ["retried", "c-warn", "retried"], ["lost", "c-bad", "lost"]]),
-        area("Depth", seen.series, "waiting", "c-accent", "waiting"),
-        times("Times", seen.timings.spread, seen.timings.of)),
+        bars("Ended per minute", seen.series, [["succeeded", "c-good", "done"], ["given_up", "c-bad", "failed"], ["stopped", "c-off", "cancelled"]]),
+        bars("Enqueued per minute", seen.series, [["enqueued", "c-accent", "enqueued"], ["retried", "c-warn", "retried"], ["lost", "c-bad", "lost"]]),
+        area("Depth: tasks that wait", seen.series, "waiting", "c-accent", "waiting"),
+        times("Times: tasks by how long", seen.timings.spread, seen.timings.of)),
       h("div", { class: "two" }, late(seen), longest(seen)),
-      h("section", { class: "card" }, h("h2", {}, "Queues"), queueTable(view, seen))].filter(Boolean));
-    if (at) [...view.element.querySelectorAll("a")].find((a) => a.getAttribute("href") === at)?.focus();
+      h("section", { class: "card" }, h("h2", {}, "Queues"), queueTable(view, seen)));
   };
   const seen = view.state.overview || await view.ask("overview");
   setNow(seen.now);
@@ -69,23 +70,26 @@ async function overview(view) {
 // --- queues --------------------------------------------------------------------------------------
 
 function queueTable(view, seen) {
-  const link = (queue, status) => h("a", { href: `#/tasks?status=${status}&queue=${encodeURIComponent(queue.name)}` }, number(queue.counts[status]));
+  const cell = (queue, status, less) => h("td", { class: less ? "num less" : "num" }, queue.counts[status]
+    ? h("a", { href: `#/tasks?status=${status}&queue=${encodeURIComponent(queue.name)}` }, number(queue.counts[status])) : h("span", { class: "zero" }, "0"));
   const act = (queue, action) => async (event) => {
     event.target.disabled = true;
     await view.tell(`queue/${action}`, { queue: queue.name }, `${queue.name}: ${action}d`);
   };
-  return table(["Queue", "Waiting", "Running", "Failed", "Done", "Ended / 5 min", "Oldest due", ""], seen.queues.map((queue) => h("tr", { dataset: { queue: queue.name } },
-    h("td", {}, h("b", {}, queue.name), queue.paused && pill("paused")),
-    h("td", {}, link(queue, "PENDING")), h("td", {}, link(queue, "RUNNING")), h("td", {}, link(queue, "FAILED")), h("td", {}, link(queue, "SUCCESS")),
-    h("td", {}, number(queue.ended_5m), queue.failed_5m ? h("small", { class: "badtext" }, ` ${number(queue.failed_5m)} failed`) : null),
-    h("td", {}, queue.oldest ? h("a", { href: taskHref(queue.oldest.id) }, since(queue.oldest.due_at)) : "–"),
-    h("td", { class: "end" }, view.state.session.actions && (queue.paused
-      ? h("button", { type: "button", onclick: act(queue, "resume") }, "Resume")
-      : h("button", { type: "button", onclick: act(queue, "pause") }, "Pause"))))), "No queue has a task.");
+  const button = (queue) => view.state.session.actions && (queue.paused
+    ? h("button", { type: "button", onclick: act(queue, "resume") }, "Resume")
+    : h("button", { type: "button", onclick: act(queue, "pause") }, "Pause"));
+  return [table(["Queue", ["Waiting", "num"], ["Running", "num"], ["Failed", "num"], ["Done", "num less"], ["Ended in 5 min", "num less"], ["Oldest due", "num"], ["", "less"]], seen.queues.map((queue) => h("tr", { dataset: { queue: queue.name } },
+    h("td", {}, h("b", {}, queue.name), " ", queue.paused && pill("paused"), h("div", { class: "phone" }, button(queue))),
+    cell(queue, "PENDING"), cell(queue, "RUNNING"), cell(queue, "FAILED"), cell(queue, "SUCCESS", true),
+    h("td", { class: "num less" }, queue.failed_5m ? h("small", { class: "badtext" }, `${number(queue.failed_5m)} failed of `) : null, queue.ended_5m ? number(queue.ended_5m) : h("span", { class: "zero" }, "0")),
+    h("td", { class: "num" }, queue.oldest ? h("a", { href: taskHref(queue.oldest.id) }, since(queue.oldest.due_at)) : "–"),
+    h("td", { class: "end less" }, button(queue)))), "No queue has a task."),
+    seen.queue_count > seen.queues.length ? h("p", { class: "note" }, `The ${number(seen.queues.length)} that need a look, of ${number(seen.queue_count)}; omniq queues lists all.`) : null];
 }
 
 async function queues(view) {
-  const draw = (seen) => view.element.replaceChildren(h("h1", {}, "Queues"), h("section", { class: "card" }, queueTable(view, seen)));
+  const draw = (seen) => redraw(view.element, h("h1", {}, "Queues"), h("section", { class: "card" }, queueTable(view, seen)));
   const seen = view.state.overview || await view.ask("overview");
   setNow(seen.now);
   view.update = draw;
@@ -109,9 +113,9 @@ function taskRow(task) {
   return h("tr", {},
     h("td", {}, taskLink(task), h("small", { class: "id" }, shortId(task.id))),
     h("td", {}, pill(task.state)),
-    h("td", {}, task.queue),
-    h("td", {}, when(task)),
-    h("td", { class: "wide" }, task.owner ? task.owner : task.error ? h("span", { class: "badtext" }, `${task.error.type}: ${task.error.message}`.slice(0, 160)) : ""));
+    h("td", { class: "less" }, task.queue),
+    h("td", { class: "wrap" }, when(task)),
+    h("td", { class: "wide less" }, task.owner ? task.owner : task.error ? h("span", { class: "badtext" }, `${task.error.type}: ${task.error.message}`.slice(0, 160)) : ""));
 }
 
 async function tasks(view) {
@@ -129,22 +133,37 @@ async function tasks(view) {
     h("button", { class: "primary", type: "submit" }, "Filter"), h("button", { type: "button", onclick: () => { location.hash = "#/tasks"; } }, "Clear"));
   const body = h("tbody", {}), more = h("div", { class: "row more" });
   view.element.replaceChildren(h("h1", {}, "Tasks"), form, h("section", { class: "card" },
-    h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Task", "State", "Queue", "When", "By, or why"].map((one) => h("th", { scope: "col" }, one)))), body)), more));
+    h("div", { class: "scroll" }, h("table", {}, headRow(["Task", "State", ["Queue", "less"], "When", ["By, or why", "less"]]), body)), more));
   const asked = { status: query.status, queue: query.queue, func: query.func, error: query.error, owner: query.owner, limit: 50 };
   if (query.within) asked.enqueued_after = new Date(nowMs() - Number(query.within) * 1000).toISOString();
+  let loads = 0;
+  const draw = (page) => {
+    const count = body.children.length;
+    redraw(more,
+      h("span", { class: "note", id: "found" }, page.after ? `${number(count)} so far` : count ? `${number(count)}, that is all` : "Nothing matches."),
+      page.after ? h("button", { type: "button", onclick: () => load(page.after) }, page.tasks.length ? "More" : "Look further back") : null);
+    return count;
+  };
   const load = async (after) => {
     more.replaceChildren(h("span", { class: "note" }, "Looking…"));
     const page = await view.ask("tasks", { ...asked, after });
+    loads += 1;
     body.append(...page.tasks.map(taskRow));
-    const count = body.children.length;
-    more.replaceChildren(
-      h("span", { class: "note", id: "found" }, page.after ? `${number(count)} so far` : count ? `${number(count)}, that is all` : "Nothing matches."),
-      page.after ? h("button", { type: "button", onclick: () => load(page.after) }, page.tasks.length ? "More" : "Look further back") : null);
+    const count = draw(page);
     // A page can be empty although older tasks match: look on by ourselves for a while.
     return page.after && count < 20 && page.tasks.length < 50 ? page.after : null;
   };
   let after = await load(null);
   for (let tries = 0; after && tries < 10 && view.state.page === view; tries++) after = await load(after);
+  let looked = Date.now();
+  view.update = async () => { // as long as one page is all that is shown: nobody has looked further back
+    if (loads > 1 || Date.now() - looked < LIST_EVERY_MS) return;
+    looked = Date.now();
+    const page = await view.ask("tasks", asked).catch(() => null);
+    if (!page || loads > 1) return;
+    redraw(body, page.tasks.map(taskRow));
+    draw(page);
+  };
 }
 
 // --- one task ------------------------------------------------------------------------------------
@@ -169,9 +188,9 @@ const pair = (name, value) => [h("dt", {}, name), h("dd", {}, value === null || 
 
 const maybe = (name, value) => (value === null || value === undefined || value === "" ? [] : pair(name, value));
 
-function errorBox(error) {
+function errorBox(error, of, open) {
   return h("div", { class: "error" }, h("p", {}, h("b", {}, `${error.type}`), `: ${error.message} `, pill(error.kind)),
-    error.traceback ? h("details", {}, h("summary", {}, "Traceback"), h("pre", {}, error.traceback)) : null);
+    error.traceback ? h("details", { open, dataset: { of } }, h("summary", {}, "Traceback"), h("pre", {}, error.traceback)) : null);
 }
 
 function history(task) {
@@ -180,14 +199,14 @@ function history(task) {
     h("ol", { class: "runs" }, task.history.map((run) => h("li", {},
       h("div", { class: "row" }, h("b", {}, `Run ${run.run}`), pill(run.outcome.replace(" ", "-")), h("span", { class: "note" },
         "on ", run.owner || "–", ", ", run.started_at ? ["started ", time(run.started_at), ", took ", span((new Date(run.finished_at) - new Date(run.started_at)) / 1000)] : "never started")),
-      run.error ? errorBox(run.error) : null))));
+      run.error ? errorBox(run.error, `run ${run.run}`, false) : null))));
 }
 
 function drawTask(view, task) {
   const [first, ...others] = task.why;
   const done = task.progress;
   const show = (value) => h("pre", {}, JSON.stringify(value, null, 2));
-  view.element.replaceChildren(...[
+  redraw(view.element,
     h("h1", {}, task.func, " ", pill(task.state)),
     h("p", { class: "note" }, h("code", {}, task.id)),
     first ? h("section", { class: `card why ${first.because.replaceAll(" ", "-")}`, id: "why" }, h("h2", {}, "Why"),
@@ -196,7 +215,7 @@ function drawTask(view, task) {
       first.because === "paused" && view.state.session.actions ? h("button", { type: "button", class: "primary", onclick: async () => { if (await view.tell("queue/resume", { queue: task.queue }, `${task.queue}: resumed`)) await view.reload(); } }, `Resume ${task.queue}`) : null) : null,
     actions(view, task),
     done ? h("section", { class: "card" }, h("h2", {}, "Progress"), meter(done[0], done[1] || done[0]), h("p", { class: "note" }, done[1] ? `${number(done[0])} of ${number(done[1])}` : number(done[0]))) : null,
-    task.error ? h("section", { class: "card", id: "error" }, h("h2", {}, "Error"), errorBox(task.error)) : null,
+    task.error ? h("section", { class: "card", id: "error" }, h("h2", {}, "Error"), errorBox(task.error, "error", task.status === "FAILED")) : null,
     h("section", { class: "card" }, h("dl", { class: "facts" },
       pair("Queue", h("a", { href: `#/tasks?queue=${encodeURIComponent(task.queue)}` }, task.queue)), pair("Priority", task.priority),
       pair("Enqueued", time(task.enqueued_at)), maybe("Due", task.eta ? time(task.eta) : null), maybe("Started", task.started_at ? time(task.started_at) : null),
@@ -207,7 +226,7 @@ function drawTask(view, task) {
     h("section", { class: "card" }, h("h2", {}, "Call"),
       task.args_hidden ? h("p", { class: "note" }, "Arguments are hidden; start the dashboard with --show-args.") : [show(task.args), show(task.kwargs)],
       Object.keys(task.headers).length ? [h("h3", {}, "Headers"), h("dl", { class: "facts" }, Object.entries(task.headers).flatMap(([k, v]) => pair(k, v)))] : null),
-    history(task)].filter(Boolean));
+    history(task));
 }
 
 async function task(view) {
@@ -216,11 +235,9 @@ async function task(view) {
   let looked = Date.now(), over = false;
   view.leave = () => { over = true; };
   view.update = async () => {
-    if (Date.now() - looked < 2000 || over || view.element.querySelector("details[open]") || document.getElementById("dialog").open) return;
+    if (Date.now() - looked < 2000 || over || document.getElementById("dialog").open) return;
     looked = Date.now();
-    const focused = document.activeElement?.dataset?.key;
-    await view.reload().catch((error) => view.toast(error.message, "bad"));
-    if (focused) view.element.querySelector(`[data-key="${focused}"]`)?.focus();
+    await view.reload().catch(() => {}); // what is wrong with the store is said at the top
   };
 }
 
@@ -228,22 +245,22 @@ async function task(view) {
 
 const POOLS = { tasks: "Processes", suspects: "Processes for suspects" };
 
-function poolBox(pool) {
+function poolBox(pool, of) {
   const busy = pool.processes.filter((one) => one.status === "busy").length;
   return h("div", { class: "pool" },
     h("div", { class: "row" }, h("h3", {}, POOLS[pool.purpose] || pool.purpose), h("span", { class: "note" },
       `${pool.processes.length} now, ${busy} busy; ${pool.least} to ${pool.most} allowed`, pool.reason ? `; ${pool.reason}` : "")),
-    pool.processes.length ? table(["Process", "State", "Runs", "For", "Runs before"], pool.processes.map((one) => h("tr", {},
+    pool.processes.length ? table(["Process", "State", "Runs", ["For", "num"], ["Runs before", "num less"]], pool.processes.map((one) => h("tr", {},
       h("td", {}, one.pid ? `pid ${one.pid}` : "–"), h("td", {}, pill(one.status), one.reason ? h("small", { class: "note" }, ` ${one.reason}`) : null),
-      h("td", {}, one.id ? taskLink(one) : "–"), h("td", {}, since(one.since)), h("td", {}, number(one.runs)))), "") : null,
-    pool.scalings.length ? h("details", { class: "scalings", open: true }, h("summary", {}, "Scaling decisions"),
+      h("td", {}, one.id ? taskLink(one) : "–"), h("td", { class: "num" }, since(one.since)), h("td", { class: "num less" }, number(one.runs)))), "") : null,
+    pool.scalings.length ? h("details", { class: "scalings", open: true, dataset: { of } }, h("summary", {}, "Scaling decisions"),
       table(["When", "Size", "Why"], pool.scalings.map((one) => h("tr", {},
         h("td", {}, time(one.at)), h("td", {}, h("b", { class: one.after > one.before ? "more" : "fewer" }, `${one.before} → ${one.after}`)),
         h("td", { class: "wide" }, one.reason))), "")) : null);
 }
 
 function slotRow(slot) {
-  return h("tr", {}, h("td", {}, taskLink(slot), slot.state === "CANCELLING" && pill("cancelling")), h("td", {}, slot.queue), h("td", {}, since(slot.started_at)),
+  return h("tr", {}, h("td", {}, taskLink(slot), slot.state === "CANCELLING" && pill("cancelling")), h("td", { class: "less" }, slot.queue), h("td", { class: "num" }, since(slot.started_at)),
     h("td", {}, slot.progress ? meter(slot.progress[0], slot.progress[1] || slot.progress[0]) : "–"));
 }
 
@@ -255,22 +272,20 @@ function workerCard(one, wanted) {
     h("div", { class: "row" }, meter(one.in_flight, one.concurrency), h("span", { class: "note" }, `${one.in_flight} of ${one.concurrency} slots`),
       h("span", { class: "note" }, "queues: ", h("b", {}, one.queues ? one.queues.join(", ") : "all"))),
     h("p", { class: "note" }, h("code", {}, one.id), "; functions: ", one.functions ? one.functions.join(", ") : "whatever can be imported"),
-    one.slots.length ? table(["Slot runs", "Queue", "For", "Progress"], one.slots.slice(0, 50).map(slotRow), "") : null,
+    one.slots.length ? table(["Slot runs", ["Queue", "less"], ["For", "num"], "Progress"], one.slots.slice(0, 50).map(slotRow), "") : null,
     one.slots.length > 50 ? h("p", { class: "note" }, h("a", { href: `#/tasks?status=RUNNING&owner=${encodeURIComponent(one.id)}` }, `and ${number(one.slots.length - 50)} more`)) : null,
     one.slots.length && idle > 0 ? h("p", { class: "note" }, `${number(idle)} slots wait for work`) : null,
-    one.pools.map(poolBox));
+    one.pools.map((pool) => poolBox(pool, `${one.id} ${pool.purpose}`)));
 }
 
 async function workers(view) {
   const load = async () => {
     const { workers: found } = await view.ask("workers");
-    const closed = new Set([...view.element.querySelectorAll("details:not([open])")].map((one) => one.closest(".worker")?.dataset.worker));
-    view.element.replaceChildren(h("h1", {}, "Workers"), ...(found.length ? found.map((one) => workerCard(one, view.query.get("id"))) : [h("div", { class: "card empty" }, "No worker has been heard of. Start one: omniq worker myapp:q")]));
-    view.element.querySelectorAll("details").forEach((one) => { one.open = !closed.has(one.closest(".worker")?.dataset.worker); });
+    redraw(view.element, h("h1", {}, "Workers"), (found.length ? found.map((one) => workerCard(one, view.query.get("id"))) : [h("div", { class: "card empty" }, "No worker has been heard of. Start one: omniq worker myapp:q")]));
   };
   await load();
   let looked = Date.now();
-  view.update = () => { if (Date.now() - looked > 2000) { looked = Date.now(); load().catch((error) => view.toast(error.message, "bad")); } };
+  view.update = () => { if (Date.now() - looked > 2000) { looked = Date.now(); load().catch(() => {}); } };
 }
 
 // --- schedules -----------------------------------------------------------------------------------
@@ -282,32 +297,33 @@ function scheduleRow(view, one) {
     if (said && said.id) location.hash = taskHref(said.id); else await view.reload();
   };
   const rules = [one.catch_up !== "latest" && `catch up: ${one.catch_up}`, one.overlap !== "allow" && "no overlap"].filter(Boolean).join(", ");
+  const buttons = () => view.state.session.actions && [
+    h("button", { type: "button", onclick: act("run", `${one.name}: a task was made`) }, "Run now"),
+    one.paused
+      ? h("button", { type: "button", onclick: act("resume", `${one.name}: resumed`) }, "Resume")
+      : h("button", { type: "button", onclick: act("pause", `${one.name}: paused`) }, "Pause")];
   return h("tr", { dataset: { schedule: one.name } },
-    h("td", {}, h("b", {}, one.name), one.paused && pill("paused"), rules ? h("small", { class: "id" }, rules) : null),
-    h("td", {}, one.every ? `every ${span(one.every)}` : [h("code", {}, one.cron), ` ${one.tz}`]),
-    h("td", {}, h("a", { href: `#/tasks?func=${encodeURIComponent(one.func)}&queue=${encodeURIComponent(one.queue)}` }, one.func)),
-    h("td", {}, one.queue),
-    h("td", {}, one.next_at ? time(one.next_at) : "–"), h("td", {}, one.last_at ? time(one.last_at) : "–"),
-    h("td", { class: "end" }, view.state.session.actions && [
-      h("button", { type: "button", onclick: act("run", `${one.name}: a task was made`) }, "Run now"),
-      one.paused
-        ? h("button", { type: "button", onclick: act("resume", `${one.name}: resumed`) }, "Resume")
-        : h("button", { type: "button", onclick: act("pause", `${one.name}: paused`) }, "Pause")]));
+    h("td", {}, h("b", {}, one.name), " ", one.paused && pill("paused"), rules ? h("small", { class: "id" }, rules) : null, h("div", { class: "phone" }, buttons())),
+    h("td", { class: "wrap" }, one.every ? `every ${span(one.every)}` : [h("code", {}, one.cron), ` ${one.tz}`]),
+    h("td", { class: "less" }, h("a", { href: `#/tasks?func=${encodeURIComponent(one.func)}&queue=${encodeURIComponent(one.queue)}` }, one.func)),
+    h("td", { class: "less" }, one.queue),
+    h("td", { class: "num" }, one.next_at ? time(one.next_at) : "–"), h("td", { class: "num less" }, one.last_at ? time(one.last_at) : "–"),
+    h("td", { class: "end less" }, buttons()));
 }
 
 async function schedules(view) {
   view.reload = async () => {
     const { schedules: found, of } = await view.ask("schedules");
-    view.element.replaceChildren(...[h("h1", {}, "Schedules"),
-      h("section", { class: "card" }, table(["Schedule", "When", "Task", "Queue", "Next", "Last", ""], found.map((one) => scheduleRow(view, one)), "Nothing is scheduled. See q.schedule, or omniq schedules add.")),
-      of > found.length ? h("p", { class: "note" }, `The first ${number(found.length)} of ${number(of)}; omniq schedules lists all.`) : null].filter(Boolean));
+    redraw(view.element, h("h1", {}, "Schedules"),
+      h("section", { class: "card" }, table(["Schedule", "When", ["Task", "less"], ["Queue", "less"], ["Next", "num"], ["Last", "num less"], ["", "less"]], found.map((one) => scheduleRow(view, one)), "Nothing is scheduled. See q.schedule, or omniq schedules add.")),
+      of > found.length ? h("p", { class: "note" }, `The first ${number(found.length)} of ${number(of)}; omniq schedules lists all.`) : null);
   };
   await view.reload();
   let looked = Date.now();
   view.update = () => {
-    if (Date.now() - looked < 2000 || view.element.contains(document.activeElement)) return;
+    if (Date.now() - looked < 2000) return;
     looked = Date.now();
-    view.reload().catch((error) => view.toast(error.message, "bad"));
+    view.reload().catch(() => {});
   };
 }
 

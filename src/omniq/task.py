@@ -440,7 +440,7 @@ __all__ = [
     "Action", "Answer", "Checked", "Claim", "Died", "Duration", "Enqueued", "ErrorKind", "Failed", "Head",
     "Held", "Interrupted", "OnConflict", "OnFailure", "Outcome", "Page", "Rates", "Renewal", "Run",
     "RunOutcome", "Settlement", "Snoozed", "StoredTask", "Succeeded", "Tally", "Task", "TaskError",
-    "TaskFields", "TaskFilter", "TaskResult", "TaskStatus", "Timing", "WorkerInfo", "check_fields", "check_headers",
-    "check_progress", "check_text", "count", "func_path", "moment", "new_id", "one_line",
+    "TaskFields", "TaskFilter", "TaskResult", "TaskStatus", "Timing", "WorkerInfo", "check_fields",
+    "check_headers", "check_progress", "check_text", "count", "func_path", "moment", "new_id", "one_line",
     "positive_seconds", "queue_name", "refuse_unknown", "replace", "seconds", "shown",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from omniq.errors import CorruptRecord
@@ -98,7 +99,7 @@ class SQLiteRows(ClaimRows, LeaseRows, ScheduleRows, MovingRows):
         if limits and not self.limits().keys().isdisjoint(task.queue for task in tasks):
             return False
         fresh = [lifecycle.arrive(task, now) for task in tasks]
-        if not self._insert_all(fresh, newest, INSERT_NEW, given_of):
+        if not self._insert_all(fresh, TaskStatus.PENDING, newest, INSERT_NEW, given_of):
             return False
         self.rang_due = True
         return True
@@ -110,7 +111,8 @@ class SQLiteRows(ClaimRows, LeaseRows, ScheduleRows, MovingRows):
 
     def insert(self, task: StoredTask) -> None:
         newest = self._one("SELECT max(seq) FROM omniq_task")
-        if not self._insert_all([task], newest, INSERT, lambda task: record_of(task, self.retention)):
+        record = partial(record_of, retention=self.retention)
+        if not self._insert_all([task], task.status, newest, INSERT, record):
             raise CorruptRecord(
                 f"unique key {task.unique_key!a} is held by a record that cannot be read; try `omniq doctor`"
             )
@@ -118,6 +120,7 @@ class SQLiteRows(ClaimRows, LeaseRows, ScheduleRows, MovingRows):
     def _insert_all(
         self,
         tasks: Sequence[StoredTask],
+        status: TaskStatus,
         newest: int | None,
         statement: str,
         record: Callable[[StoredTask], tuple[Any, ...]],
@@ -131,8 +134,7 @@ class SQLiteRows(ClaimRows, LeaseRows, ScheduleRows, MovingRows):
         large = [(n, t.payload) for n, t in enumerate(tasks, first) if len(t.payload) > ROW_BYTES]
         if large:
             self.conn.executemany("INSERT INTO omniq_body (seq, payload) VALUES (?, ?)", large)
-        for status in {task.status for task in tasks}:
-            self._moved([task.queue for task in tasks if task.status is status], None, status)
+        self._moved([task.queue for task in tasks], None, status)
         return True
 
     def write_tallies(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -43,6 +43,7 @@ from omniq.serializer import MsgpackSerializer, Serializer
 from omniq.storage.base import BaseStorage
 from omniq.storage.batched import DAY_S, MAX_PAYLOAD_BYTES
 from omniq.task import (
+    Checked,
     Duration,
     Enqueued,
     OnConflict,
@@ -223,15 +224,20 @@ class OmniQ(Connected, Scheduling):
                 thread.run(self._after_enqueue())
         return enqueued
 
-    async def store(self, tasks: list[StoredTask], conn: Any, on_conflict: OnConflict) -> list[Enqueued]:
+    def store(self, tasks: list[StoredTask], conn: Any, on_conflict: OnConflict) -> Awaitable[list[Enqueued]]:
         """What every enqueue inside a loop comes to."""
         if self._tracing is not None:
-            with self._tracing.sending(tasks) as traced:
-                return await self._store(traced, conn, on_conflict)
-        return await self._store(tasks, conn, on_conflict)
+            return self._store_traced(self._tracing, tasks, conn, on_conflict)
+        return self._store(tasks, conn, on_conflict)
+
+    async def _store_traced(
+        self, tracing: Tracing, tasks: list[StoredTask], conn: Any, on_conflict: OnConflict
+    ) -> list[Enqueued]:
+        with tracing.sending(tasks) as traced:
+            return await self._store(traced, conn, on_conflict)
 
     async def _store(self, tasks: list[StoredTask], conn: Any, on_conflict: OnConflict) -> list[Enqueued]:
-        storage = await self.astorage()
+        storage = self._at_hand() or await self.astorage()
         enqueued = await storage.enqueue_many(tasks, conn=conn, on_conflict=on_conflict)
         if self._after_enqueue is not None and conn is None:
             await self._after_enqueue()
@@ -391,8 +397,8 @@ def _patterns(allow: Sequence[str]) -> tuple[str, ...]:
     return tuple(allow)
 
 
-def _stored(calls: Iterable[TaskCall[Any]]) -> list[StoredTask]:
-    tasks: list[StoredTask] = []
+def _stored(calls: Iterable[TaskCall[Any]]) -> Checked:
+    tasks = Checked()
     for call in calls:
         if not isinstance(call, TaskCall):
             raise UnserializableArgument(

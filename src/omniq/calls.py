@@ -27,6 +27,7 @@ from omniq.task import (
     moment,
     new_id,
     refuse_unknown,
+    replace,
     seconds,
     shown,
 )
@@ -152,7 +153,9 @@ class CallMaker:
         self._shape = shape
         self._dump_call = serializer.dump_call
         self._id = options.id
-        self._fields = options.fields()
+        fields = options.fields()
+        fields["headers"] = dict(fields["headers"])  # a copy: nobody asks again what is in it
+        self._pattern = StoredTask(name, b"", id="", **fields)
         # A key that was given for this very call counts before one that is made of its arguments.
         unique = options.unique if options.unique_key is None else False
         self._unique_by = None if unique is False else shape.key_parameters(unique)
@@ -160,11 +163,11 @@ class CallMaker:
     def make(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StoredTask:
         self._shape.check(args, kwargs)
         payload = self._dump_call(None, args, kwargs)
-        fields: dict[str, Any] = self._fields
-        if self._unique_by is not None:
-            values = self._shape.values(self._unique_by, args, kwargs)
-            fields = {**fields, "unique_key": unique_key_of(self._name, values)}
-        return StoredTask(self._name, payload, id=self._id or new_id(), **fields)
+        task = replace(self._pattern, payload=payload, id=self._id or new_id())
+        if self._unique_by is None:
+            return task
+        values = self._shape.values(self._unique_by, args, kwargs)
+        return replace(task, unique_key=unique_key_of(self._name, values))
 
 
 class Shape:

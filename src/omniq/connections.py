@@ -119,6 +119,11 @@ class Connected:
             return repr(self._where)
         return safe_url(self._where or configured_url() or _url_of(default_file()))
 
+    def _at_hand(self) -> BaseStorage | None:
+        """The storage of the running loop, where it is open already."""
+        storage = self._by_loop.get(asyncio.get_running_loop())
+        return storage if storage is not None and storage.is_open else None
+
     async def astorage(self) -> BaseStorage:
         """The storage of the running loop."""
         loop = asyncio.get_running_loop()

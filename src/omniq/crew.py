@@ -116,6 +116,7 @@ class Crew:
         self._begin = None if begin is None else self._only_here(begin)
         self._meter = meter
         self._tracing = tracing
+        self._is_watched = meter is not None or tracing is not None
         self._concluding: set[asyncio.Task[None]] = set()
         self._random = random.random
         self._loop = asyncio.get_running_loop()
@@ -189,7 +190,8 @@ class Crew:
         runnable = self._prepare(flight)
         if runnable is None:
             return
-        self._note_start(flight)
+        if self._tracing is not None:
+            self._note_start(self._tracing, flight)
         if _info_is_read():
             logger.info(
                 "started {task} {func} attempt {attempt}",
@@ -211,7 +213,8 @@ class Crew:
             self._start_here(flight, runnable)
 
     def _start_here(self, flight: Flight, runnable: Runnable) -> None:
-        self._watch(flight)
+        if flight.claim.timeout is not None:
+            self._watch(flight)
         if self._hooks:
             self._fly_around(flight, partial(self._here, flight, runnable))
         elif runnable.kind == "async":
@@ -289,7 +292,7 @@ class Crew:
     def _landed(self, flight: Flight, outcome: Outcome) -> None:
         """A run has ended: decide what becomes of its task. The slot is free when the store knows."""
         task = flight.claim
-        if (begun := flight.context.take_transaction()) is not None:
+        if self._begin is not None and (begun := flight.context.take_transaction()) is not None:
             # Until it has ended the run is still in flight: it keeps its slot, and its lease is renewed.
             concluding = self._loop.create_task(self._conclude(flight, outcome, begun))
             self._concluding.add(concluding)
@@ -307,15 +310,16 @@ class Crew:
             outcome = _judged(task, outcome, flight.runnable.rules)
         settlement = settle(task, outcome, self._policy, self._random())
         self._settled(settlement)
-        self._note_end(flight, settlement, outcome)
-        self._log(settlement)
+        if self._is_watched:
+            self._note_end(flight, settlement, outcome)
+        if type(outcome) is not Succeeded or _info_is_read():
+            self._log(settlement)
 
-    def _note_start(self, flight: Flight) -> None:
-        if self._tracing is not None:
-            try:
-                self._tracing.began(flight)
-            except Exception as exc:  # of somebody's sampler or span processor: no reason not to run
-                logger.error("a run is not traced: {trace}", trace=trace_of(exc))
+    def _note_start(self, tracing: Tracing, flight: Flight) -> None:
+        try:
+            tracing.began(flight)
+        except Exception as exc:  # of somebody's sampler or span processor: no reason not to run
+            logger.error("a run is not traced: {trace}", trace=trace_of(exc))
 
     def _note_end(
         self, flight: Flight, settlement: Settlement | None, outcome: Outcome | None = None
@@ -335,11 +339,12 @@ class Crew:
             del self._flights[task.id]
         if flight.deadline:
             self._deadlines.remove(flight)
-        self._progress.pop(task.id, None)
+        if self._progress:
+            self._progress.pop(task.id, None)
         if flight.occupied:
             self._strays.add(flight)
             self._stuck_since = self._clock.monotonic()
-        else:
+        elif self._in_process:
             self._in_process.discard(flight)
 
     # --- what a body wrote into the store's own database ------------------------------------------

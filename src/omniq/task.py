@@ -206,6 +206,10 @@ class StoredTask(TaskFields, frozen=True, gc=False):
     isolates: bool = False  # while it runs: its worker will run it in a process of its own if this one dies
 
 
+class Checked(list[StoredTask]):
+    """Calls whose options were checked when those were given: a store asks only how large they are."""
+
+
 class TaskResult(Struct, frozen=True):
     """How a task ended, or how the latest run of an interval task did. `result` is the Python value."""
 
@@ -433,10 +437,10 @@ replace = msgspec.structs.replace
 
 __all__ = [
     "FUNC_PATH", "MAX_COUNT", "MAX_DURATION_S", "MAX_HEADER_BYTES", "MAX_NAME_CHARS", "TOP_PRIORITY",
-    "Action", "Answer", "Claim", "Died", "Duration", "Enqueued", "ErrorKind", "Failed", "Head", "Held",
-    "Interrupted", "OnConflict", "OnFailure", "Outcome", "Page", "Rates", "Renewal", "Run", "RunOutcome",
-    "Settlement", "Snoozed", "StoredTask", "Succeeded", "Tally", "Task", "TaskError", "TaskFields",
-    "TaskFilter", "TaskResult", "TaskStatus", "Timing", "WorkerInfo", "check_fields", "check_headers",
-    "check_progress", "check_text", "count", "func_path", "moment", "new_id", "one_line",
+    "Action", "Answer", "Checked", "Claim", "Died", "Duration", "Enqueued", "ErrorKind", "Failed", "Head",
+    "Held", "Interrupted", "OnConflict", "OnFailure", "Outcome", "Page", "Rates", "Renewal", "Run",
+    "RunOutcome", "Settlement", "Snoozed", "StoredTask", "Succeeded", "Tally", "Task", "TaskError",
+    "TaskFields", "TaskFilter", "TaskResult", "TaskStatus", "Timing", "WorkerInfo", "check_fields",
+    "check_headers", "check_progress", "check_text", "count", "func_path", "moment", "new_id", "one_line",
     "positive_seconds", "queue_name", "refuse_unknown", "replace", "seconds", "shown",
 ]  # fmt: skip

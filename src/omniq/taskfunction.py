@@ -14,7 +14,7 @@ from omniq.handles import TaskHandle
 from omniq.logic.retry import RetryRules
 from omniq.registry import Executor, Runnable, runnable_of
 from omniq.running import Context
-from omniq.task import func_path, shown
+from omniq.task import Checked, func_path, shown
 
 if TYPE_CHECKING:
     from omniq.app import OmniQ
@@ -90,6 +90,7 @@ class TaskFunction(Generic[P, R, T]):
         self._runnable = runnable
         self._options = options
         self._maker = options.maker(name, func, runnable.context_parameter, app.serializer)
+        self._twin = f"await {self.__name__}.aenqueue(...)"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """An ordinary call, here and now."""
@@ -107,8 +108,8 @@ class TaskFunction(Generic[P, R, T]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Store the call. When this returns, it is durable."""
         task, options = self._maker.make(args, kwargs), self._options
-        twin = f"await {self.__name__}.aenqueue(...)"
-        [enqueued] = self._app.store_here([task], options.conn, options.on_conflict, twin)
+        tasks = Checked((task,))
+        [enqueued] = self._app.store_here(tasks, options.conn, options.on_conflict, self._twin)
         return TaskHandle(self._app, enqueued, created=enqueued.created)
 
     delay = enqueue
@@ -116,7 +117,7 @@ class TaskFunction(Generic[P, R, T]):
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Store the call. When this returns, it is durable."""
         task, options = self._maker.make(args, kwargs), self._options
-        [enqueued] = await self._app.store([task], options.conn, options.on_conflict)
+        [enqueued] = await self._app.store(Checked((task,)), options.conn, options.on_conflict)
         return TaskHandle(self._app, enqueued, created=enqueued.created)
 
     adelay = aenqueue

@@ -31,6 +31,7 @@ FIRE_EVERY_S: Final = 1.0
 # Whoever watches a pool of processes grow sees it this soon, and not only at the next beat.
 POOLS_EVERY_S: Final = 2.0
 BEATS_PER_LEASE: Final = 3
+NEARLY: Final = 0.1  # of the time between two looks
 LAPSE_PAGE: Final = 100
 FIRE_PAGE: Final = 100
 PRUNE_PAGE: Final = 1000
@@ -93,10 +94,11 @@ class Upkeep:
             if self._crew.is_gone:
                 await self._try("farewell", self._farewell)
                 return
-            # One moment for all: each counted for itself, they would drift apart and wake us one by one.
+            # One moment for all, and what is nearly due goes along: each counted for itself, they would drift
+            # apart and wake us one by one.
             now = self._clock.monotonic()
             for name, every_s, chore in chores:
-                if now >= self._next.get(name, 0.0):
+                if now + look_every_s * NEARLY >= self._next.get(name, 0.0):
                     self._next[name] = now + every_s
                     await self._try(name, chore)
             wake_at = min(self._next.values())

@@ -109,6 +109,16 @@ async def test_a_context_is_not_part_of_what_callers_pass() -> None:
             await first.aenqueue(1, 2)  # type: ignore[call-arg]
 
 
+async def test_headers_are_those_that_were_checked() -> None:
+    """Nobody looks at them again, so what the caller does to the dict later does not matter."""
+    app, headers = Made(MemoryStorage()), {"by": "ann"}
+    add = app.add.options(headers=headers)
+    headers["by"] = object()  # type: ignore[assignment]
+    handle = await add.aenqueue(1)
+    assert (await stored(app, handle.id)).headers == {"by": "ann"}
+    await app.q.aclose()
+
+
 async def test_what_cannot_be_stored_is_refused() -> None:
     app = Made(MemoryStorage(), max_payload=1000)
     with pytest.raises(UnserializableArgument, match=r"args\[0\].*object"):

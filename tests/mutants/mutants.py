@@ -490,7 +490,7 @@ REMEMBERED = [
     Mutant(
         "nobody in another process is woken",
         ENGINE,
-        "            self.beside.ring(tuple(kinds))\n",
+        "            self.beside.ring(_KINDS[due, result])\n",
         "",
         ("tests/sqlite/test_wake.py",),
         "another_process",

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import cycle
 
 from omniq import Task
+from omniq.clock import Bell
 from omniq.testing import VirtualClock
 from tests.worker.scene import Bodies, ended, running, turns, until
 from tests.worker.stores import AnyStore, Five, Memory, result_of
@@ -130,3 +133,28 @@ async def test_an_idle_pool_does_not_look_again_and_again() -> None:
         await store.enqueue(Task("json.dumps", eta=clock.now() + timedelta(days=1)))
         await clock.advance(minutes=5)
     assert len(store.log.looks) <= 12
+
+
+class Tardy(VirtualClock):
+    """Its bells ring a little late, as real ones do, and counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rang = 0
+        self._late_s = cycle((0.004, 0.001))
+
+    def call_later(self, delay_s: float, ring: Callable[[], None]) -> Bell:
+        def rung() -> None:
+            self.rang += 1
+            ring()
+
+        return super().call_later(delay_s + next(self._late_s), rung)
+
+
+async def test_what_an_idle_pool_looks_at_it_looks_at_together() -> None:
+    """Twice a second: each chore for itself would wake it half as often again."""
+    clock = Tardy()
+    store = Memory(clock=clock)
+    async with store, running(store, poll_interval=FAR, clock=clock):
+        await clock.advance(seconds=20)
+    assert clock.rang <= 2 * 20 + 1

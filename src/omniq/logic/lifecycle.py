@@ -68,6 +68,8 @@ TRANSITIONS: frozenset[tuple[str, TaskStatus | None, TaskStatus | None]] = froze
 )
 
 HISTORY_LIMIT = 20
+# Every task passes these; on Python 3.11 to ask an enum for a member is a call.
+_PENDING, _RUNNING, _SUCCEED = TaskStatus.PENDING, TaskStatus.RUNNING, Action.SUCCEED
 # So often a task may be in flight when a whole worker dies, and count as innocent.
 MAX_SUSPICIONS = 10
 
@@ -95,7 +97,7 @@ class Change(Struct, frozen=True):
 def settle(task: StoredTask | Task, outcome: Outcome, policy: RetryPolicy, jitter: float) -> Settlement:
     """Decide what becomes of a claimed `task` once its run has ended."""
     if type(outcome) is Succeeded and task.interval is None:  # nearly always; patterns cost a microsecond
-        return Settlement(task, Action.SUCCEED, outcome.result)
+        return Settlement(task, _SUCCEED, outcome.result)
     match outcome:
         case Succeeded(result) if task.repeats:
             assert task.interval is not None
@@ -135,10 +137,10 @@ def arrive(task: StoredTask, now: datetime) -> StoredTask:
 
 def claim(task: StoredTask, worker: str, now: datetime, isolates: bool = False) -> StoredTask:
     """T2. The caller has checked that the task is due, not expired, and in a queue that runs."""
-    assert task.status is TaskStatus.PENDING
+    assert task.status is _PENDING
     return replace(
         task,
-        status=TaskStatus.RUNNING,
+        status=_RUNNING,
         epoch=task.epoch + 1,
         owner=worker,
         started_at=now,

@@ -21,6 +21,7 @@ from omniq.storage.tallying import counted, rated
 from omniq.task import (
     Action,
     Answer,
+    Checked,
     ErrorKind,
     Held,
     OnConflict,
@@ -73,6 +74,11 @@ class BatchedStorage(BaseStorage):
     @property
     def is_open(self) -> bool:
         return self._loop is not None
+
+    @property
+    def _is_open_here(self) -> bool:
+        """Whether `open` would find nothing to do."""
+        return self._loop is not None and self._loop is asyncio.get_running_loop()
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -211,12 +217,15 @@ class BatchedStorage(BaseStorage):
             stored = self._anew(task, self.serializer.dump_call(None, task.args, task.kwargs))
         else:
             raise InvalidOption(f"enqueue takes a Task, such as Task('myapp.jobs.resize'), not {shown(task)}")
-        if len(stored.payload) > self.max_payload:
+        self._check_size(stored)
+        return stored
+
+    def _check_size(self, task: StoredTask) -> None:
+        if len(task.payload) > self.max_payload:
             raise PayloadTooLarge(
-                f"the arguments of {stored.func_path} take {len(stored.payload):,} bytes, more than "
+                f"the arguments of {task.func_path} take {len(task.payload):,} bytes, more than "
                 f"{self.max_payload:,}; store them elsewhere and pass a key, or raise max_payload"
             )
-        return stored
 
     @staticmethod
     def _anew(task: Task | StoredTask, payload: bytes) -> StoredTask:
@@ -224,7 +233,13 @@ class BatchedStorage(BaseStorage):
         return StoredTask(task.func_path, payload, **common)
 
     def encode_many(self, tasks: Iterable[Task | StoredTask]) -> list[StoredTask]:
-        stored = [self.encode(task) for task in islice(tasks, MAX_BATCH + 1)]
+        stored: list[StoredTask]
+        if type(tasks) is Checked:
+            stored = tasks
+            for task in tasks:
+                self._check_size(task)
+        else:
+            stored = [self.encode(task) for task in islice(tasks, MAX_BATCH + 1)]
         if len(stored) > MAX_BATCH:
             raise InvalidOption(f"at most {MAX_BATCH:,} tasks in one call; split them")
         return stored

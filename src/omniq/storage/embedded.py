@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -194,7 +194,8 @@ class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
         on_conflict: OnConflict = "skip",
     ) -> list[Enqueued]:
         stored = self._checked(tasks, on_conflict)
-        await self.open()
+        if not self._is_open_here:
+            await self.open()
         if conn is not None:
             return await self._enqueue_on(conn, stored, on_conflict)
         return await self._enqueue(stored, on_conflict)
@@ -210,8 +211,8 @@ class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
             raise InvalidOption(f"on_conflict must be 'skip', 'raise' or 'replace', not {on_conflict!r}")
         return self.encode_many(tasks)
 
-    async def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
-        return await self._write(lambda rows: rows.enqueue_many(stored, on_conflict))
+    def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> Awaitable[list[Enqueued]]:
+        return self._write(lambda rows: rows.enqueue_many(stored, on_conflict))
 
     async def _enqueue_on(
         self, conn: Any, stored: list[StoredTask], on_conflict: OnConflict

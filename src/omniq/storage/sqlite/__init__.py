@@ -7,7 +7,7 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
@@ -91,6 +91,7 @@ class SQLiteStorage(EmbeddedStorage):
         self.path = Path(path).expanduser().absolute()
         self.durability: Durability = durability
         self.clock = clock
+        self._retention = Retention(self.result_ttl_s, self.failed_ttl_s)
         self._engine: Engine | None = None
         self._ears: dict[Kind, Ear] = {}
         self._version_at_claim: int | None = None
@@ -107,6 +108,10 @@ class SQLiteStorage(EmbeddedStorage):
         twin = SQLiteStorage(self.path, durability=self.durability, clock=self.clock)
         self._give_settings(twin)
         return twin
+
+    def keep_results(self, result_ttl_s: float, failed_ttl_s: float) -> None:
+        super().keep_results(result_ttl_s, failed_ttl_s)
+        self._retention = Retention(result_ttl_s, failed_ttl_s)
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
@@ -179,7 +184,7 @@ class SQLiteStorage(EmbeddedStorage):
 
     async def _write(self, job: Callable[[Rows], T]) -> T:
         assert self._engine is not None
-        sent = AwaitedJob(job, Retention(self.result_ttl_s, self.failed_ttl_s))
+        sent = AwaitedJob(job, self._retention)
         self._engine.write(sent)
         answer: T = await sent.future
         return answer
@@ -188,13 +193,13 @@ class SQLiteStorage(EmbeddedStorage):
         engine = self._engine
         if engine is None:
             raise StoreUnavailable(f"{self.path} was closed")
-        sent = BlockingJob(job, Retention(self.result_ttl_s, self.failed_ttl_s), tasks)
+        sent = BlockingJob(job, self._retention, tasks)
         answer: T = engine.write_here(sent)
         return answer
 
     async def _read(self, job: Callable[[Rows], T]) -> T:
         assert self._engine is not None
-        sent = AwaitedJob(job, Retention(self.result_ttl_s, self.failed_ttl_s))
+        sent = AwaitedJob(job, self._retention)
         if self.alone_on_loop and self._engine.read_here(sent):
             sent.deliver()
         else:
@@ -202,16 +207,11 @@ class SQLiteStorage(EmbeddedStorage):
         answer: T = await sent.future
         return answer
 
-    async def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
+    def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> Awaitable[list[Enqueued]]:
         assert self._engine is not None
-        job = AwaitedJob(
-            lambda rows: rows.enqueue_many(stored, on_conflict),
-            Retention(self.result_ttl_s, self.failed_ttl_s),
-            stored,
-        )
+        job = AwaitedJob(lambda rows: rows.enqueue_many(stored, on_conflict), self._retention, stored)
         self._engine.write(job)
-        enqueued: list[Enqueued] = await job.future
-        return enqueued
+        return job.future
 
     async def lapse(self, limit: int = 100) -> int:
         """Takes the write lock only when there is something to do: this is asked often."""

@@ -48,12 +48,13 @@ else:
 
     def take_turn(fd: int) -> None:
         """Wait for the lock, but not for ever: its holder may be stopped, and SQLite decides anyway."""
-        pause_s, until = FIRST_TURN_PAUSE_S, time.monotonic() + TURN_TIMEOUT_S
+        pause_s, until = FIRST_TURN_PAUSE_S, 0.0
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:  # nothing wider: a signal handler may raise a TimeoutError here
+                until = until or time.monotonic() + TURN_TIMEOUT_S
                 if time.monotonic() >= until:
                     return
             except OSError as exc:

@@ -83,8 +83,11 @@ class ConnectedRows(Rows):
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def _moved(self, queues: Iterable[Any], before: TaskStatus | None, after: TaskStatus | None) -> None:
-        for queue, many in Counter(queues).items():
+    def _moved(self, queues: list[Any], before: TaskStatus | None, after: TaskStatus | None) -> None:
+        if not queues:
+            return
+        alike = queues.count(queues[0]) == len(queues)  # nearly always, and far cheaper than to count all
+        for queue, many in ((queues[0], len(queues)),) if alike else Counter(queues).items():
             if type(queue) is str:  # a column of SQLite holds anything
                 self.changes.move(queue, before, after, many)
 

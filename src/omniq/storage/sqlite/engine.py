@@ -44,6 +44,11 @@ CHECKPOINT_CHANGES: Final = 5000
 LOOK_AT_LOG_COMMITS: Final = 8
 LOOK_AT_FILE_S: Final = 0.01  # at every commit, the look would cost as much as its cheapest statement
 Durability = Literal["fsync", "relaxed"]
+_KINDS: Final[dict[tuple[bool, bool], tuple[Kind, ...]]] = {
+    (True, False): ("due",),
+    (False, True): ("result",),
+    (True, True): ("due", "result"),
+}
 
 
 class Engine:
@@ -144,8 +149,7 @@ class Engine:
             self._let_go_of(me)
             raise
         if not here:
-            self.write(job)
-            job.done.acquire()
+            job.wait_with(self.write)
         return job.result()
 
     def _let_go_of(self, thread: int) -> None:
@@ -386,14 +390,9 @@ class Engine:
         return job.error is None
 
     def ring(self, *, due: bool, result: bool) -> None:
-        kinds: list[Kind] = []
-        if due:
-            kinds.append("due")
-        if result:
-            kinds.append("result")
-        if kinds:
+        if due or result:
             self.bell.ring(due=due, result=result)
-            self.beside.ring(tuple(kinds))
+            self.beside.ring(_KINDS[due, result])
 
     def _checkpoint_now_and_then(self) -> None:
         # Counted rather than measured: the log is used again from its start, and a file that only ever

@@ -72,8 +72,14 @@ class BlockingJob(Job):
         tasks: Sequence[StoredTask] | None = None,
     ) -> None:
         super().__init__(run, retention, tasks)
-        self.done = threading.Lock()  # the cheapest thing that a thread can wait for; taken until the end
-        self.done.acquire()
+        self.done: threading.Lock | None = None
+
+    def wait_with(self, send: Callable[[Job], None]) -> None:
+        """Send it to another thread, and wait for its answer."""
+        self.done = done = threading.Lock()  # the cheapest thing to wait for; taken until the end
+        done.acquire()
+        send(self)
+        done.acquire()
 
     def result(self) -> Any:
         if self.error is not None:
@@ -87,7 +93,7 @@ def deliver(jobs: list[Job]) -> None:
     for job in jobs:
         if isinstance(job, AwaitedJob):
             by_loop.setdefault(job.loop, []).append(job)
-        elif isinstance(job, BlockingJob):
+        elif isinstance(job, BlockingJob) and job.done is not None:
             job.done.release()
     for loop, ready in by_loop.items():
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
@@ -96,4 +102,7 @@ def deliver(jobs: list[Job]) -> None:
 
 def _deliver_here(jobs: list[AwaitedJob]) -> None:
     for job in jobs:
-        job.deliver()
+        if job.error is None and not job.future.done():
+            job.future.set_result(job.answer)
+        else:
+            job.deliver()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from omniq.errors import CorruptRecord
@@ -54,6 +55,11 @@ from omniq.task import (
 )
 from omniq.task import Head as TaskHead
 
+# In one look what every insert has to know: what there is, and whether there is anything to compare it with.
+BEFORE_INSERT: Final = (
+    "SELECT (SELECT max(seq) FROM omniq_task), EXISTS (SELECT 1 FROM omniq_gone), "
+    "EXISTS (SELECT 1 FROM omniq_limit)"
+)
 FINAL_NUMBERS: Final = tuple(NUMBERS[status] for status in TaskStatus if status.final)
 
 
@@ -87,11 +93,13 @@ class SQLiteRows(ClaimRows, LeaseRows, ScheduleRows, MovingRows):
     def insert_new(self, tasks: Sequence[StoredTask]) -> bool:
         """Insert all of `tasks` if every id and key is new; otherwise leave everything as it was."""
         now = self.now()
-        if self._one("SELECT 1 FROM omniq_gone LIMIT 1") is not None and self._any_remembered(tasks, now):
+        newest, remembers, limits = self.conn.execute(BEFORE_INSERT).fetchone()
+        if remembers and self._any_remembered(tasks, now):
             return False
-        if not self.limits().keys().isdisjoint(task.queue for task in tasks):
+        if limits and not self.limits().keys().isdisjoint(task.queue for task in tasks):
             return False
-        if not self._insert_all([lifecycle.arrive(task, now) for task in tasks], INSERT_NEW, given_of):
+        fresh = [lifecycle.arrive(task, now) for task in tasks]
+        if not self._insert_all(fresh, TaskStatus.PENDING, newest, INSERT_NEW, given_of):
             return False
         self.rang_due = True
         return True
@@ -102,15 +110,22 @@ class SQLiteRows(ClaimRows, LeaseRows, ScheduleRows, MovingRows):
         return self._one(known, (ids, micros(now))) is not None
 
     def insert(self, task: StoredTask) -> None:
-        if not self._insert_all([task], INSERT, lambda task: record_of(task, self.retention)):
+        newest = self._one("SELECT max(seq) FROM omniq_task")
+        record = partial(record_of, retention=self.retention)
+        if not self._insert_all([task], task.status, newest, INSERT, record):
             raise CorruptRecord(
                 f"unique key {task.unique_key!a} is held by a record that cannot be read; try `omniq doctor`"
             )
 
     def _insert_all(
-        self, tasks: Sequence[StoredTask], statement: str, record: Callable[[StoredTask], tuple[Any, ...]]
+        self,
+        tasks: Sequence[StoredTask],
+        status: TaskStatus,
+        newest: int | None,
+        statement: str,
+        record: Callable[[StoredTask], tuple[Any, ...]],
     ) -> bool:
-        first = (self._one("SELECT max(seq) FROM omniq_task") or 0) + 1
+        first = (newest or 0) + 1
         records = [(seq, task.id, *record(task)) for seq, task in enumerate(tasks, first)]
         if self.conn.executemany(statement, records).rowcount != len(tasks):
             # Numbers from `first` on are ours alone. A savepoint would copy every page it touches.
@@ -119,8 +134,7 @@ class SQLiteRows(ClaimRows, LeaseRows, ScheduleRows, MovingRows):
         large = [(n, t.payload) for n, t in enumerate(tasks, first) if len(t.payload) > ROW_BYTES]
         if large:
             self.conn.executemany("INSERT INTO omniq_body (seq, payload) VALUES (?, ?)", large)
-        for status in {task.status for task in tasks}:
-            self._moved((task.queue for task in tasks if task.status is status), None, status)
+        self._moved([task.queue for task in tasks], None, status)
         return True
 
     def write_tallies(self) -> None:

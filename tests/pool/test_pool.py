@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -384,12 +385,13 @@ async def test_before_the_start_and_after_the_end() -> None:
 
 async def test_a_pool_belongs_to_the_loop_that_started_it() -> None:
     async with WorkerPool(1, 1) as pool:
+        for call in (lambda: pool.submit(abs, -1), pool.drain, pool.cancel, pool.shutdown, pool.start):
 
-        async def elsewhere() -> None:
-            await pool.submit(abs, -1)
+            async def elsewhere(call: Callable[[], Awaitable[object]] = call) -> None:
+                await call()
 
-        with pytest.raises(PoolNotRunning, match="another event loop"):
-            await asyncio.to_thread(asyncio.run, elsewhere())
+            with pytest.raises(PoolNotRunning, match="another event loop"):
+                await asyncio.to_thread(asyncio.run, elsewhere())
         loop = asyncio.get_running_loop()
         future = asyncio.run_coroutine_threadsafe(pool.submit(abs, -1), loop)
         assert await asyncio.wrap_future(future) == 1

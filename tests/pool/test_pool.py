@@ -45,6 +45,11 @@ async def test_a_call_returns_its_value_or_raises_its_exception() -> None:
         assert await pool.submit(bodies.double, n=4) == 8
         factor = 3
         assert await pool.submit(lambda n: n * factor, 5) == 15
+        text = "x" * 200_000  # more than goes into a message
+        assert await pool.submit(lambda: len(text)) == len(text)
+        assert await pool.submit(lambda a, *, b: text[a:b], 3, b=5) == "xx"
+        lengths = pool.map(lambda n: len(text) + n, range(5), chunksize=2)
+        assert [length async for length in lengths] == [len(text) + n for n in range(5)]
         with pytest.raises(ValueError, match="not 7"):
             await pool.submit(bodies.refuse, 7)
         assert await pool.submit(bodies.pid) != os.getpid()

@@ -72,7 +72,8 @@ class Connected:
     def _find_storage(self) -> BaseStorage:
         if isinstance(self._where, BaseStorage):
             return self._where
-        url = self._where or configured_url()
+        # An empty address is that of a variable which is not set, no wish for the usual store: it is refused.
+        url = configured_url() if self._where is None else self._where
         if url is not None:
             return open_storage(url)
         file = default_file()

@@ -270,8 +270,9 @@ class Exchanges:
                 )
 
     def _plan_next_look(self, claim: Claim, claims: list[Claimed]) -> None:
-        scarce = sum(task.queue in claim.scarce for task in claims) if claim.scarce else 0
-        full = len(claims) >= claim.limit or scarce >= claim.scarce_limit > 0
+        # With less than that, all that was due elsewhere came along. A scarce queue may hold more, but no
+        # process is free for it: when one is, its settlement asks again.
+        full = len(claims) >= claim.limit
         self._found_nothing = not claims
         self._look_at = 0.0 if full else self._clock.monotonic() + self._wishes.poll_interval_s
         if claims:

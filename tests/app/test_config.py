@@ -116,6 +116,13 @@ def test_something_that_is_no_url(where: object) -> None:
         OmniQ(where)  # type: ignore[arg-type]
 
 
+def test_an_empty_address_is_not_the_usual_store(project: Path) -> None:
+    """Such as that of a variable which is not set: whoever wrote it meant another store."""
+    with pytest.raises(InvalidOption, match="'' is no storage URL"):
+        OmniQ("").storage()
+    assert not (project / ".omniq").exists()
+
+
 @pytest.mark.parametrize(
     "options", [{"result_ttl": "day"}, {"failed_ttl": None}, {"max_payload": 0}, {"max_payload": "1 MiB"}]
 )

@@ -52,6 +52,8 @@ MODULES = {
         (["doctor", "--url", "memory://"], 1, ["inside its application"]),
         (["show", "x", "--url", "nonsense"], 2, ["no storage URL"]),
         (["tasks", "--url", "mongodb://h/db"], 2, ["no storage speaks 'mongodb'", "redis://host"]),
+        (["purge", "--url", ""], 2, ["'' is no storage URL"]),
+        (["move", "", "sqlite:///new.db"], 2, ["'' is no storage URL"]),
         (["queues", "--url", "redis://[::1"], 2, ["no URL", "Invalid IPv6"]),
         (["queues", "--url", "redis://h/zero"], 2, ["no Redis address"]),
         (["queues", "--url", "postgresql://h:port/db"], 2, ["a port is a number"]),

@@ -62,8 +62,10 @@ async def test_add_list_pause_resume_run_remove(site: Site) -> None:
 
 
 async def test_verbs_answer_in_json_too(site: Site) -> None:
-    def said(*arguments: str) -> object:
-        ended = site.run("schedules", *arguments, "--json", "--url", URL)
+    def said(*arguments: str, before: bool = False) -> object:
+        options = ("--json", "--url", URL)
+        words = (*options, *arguments) if before else (*arguments, *options)
+        ended = site.run("schedules", *words)
         assert (ended.returncode, ended.stderr) == (0, "")
         return json.loads(ended.stdout)
 
@@ -71,7 +73,7 @@ async def test_verbs_answer_in_json_too(site: Site) -> None:
         await store.save_schedule(Schedule(name="tick", call=Task("jobs.nap"), every=3600))
         assert said("pause", "tick") == {"name": "tick", "paused": True}
         assert (await store.schedules())[0].paused
-        assert said("resume", "tick") == {"name": "tick", "paused": False}
+        assert said("resume", "tick", before=True) == {"name": "tick", "paused": False}
         assert not (await store.schedules())[0].paused
         assert said("remove", "tick") == {"name": "tick", "removed": True}
         assert await store.schedules() == []

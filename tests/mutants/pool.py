@@ -362,6 +362,22 @@ STARTING = [
         (GROWTH,),
         "for_ever",
     ),
+    Mutant(
+        "a worker that hangs as it leaves keeps its place",
+        AUTOSCALER,
+        "            if worker.current_task is None and now - worker.since >= STOP_GRACE_S:\n",
+        "            if False:\n",
+        (GROWTH,),
+        "hangs_as_it_leaves",
+    ),
+    Mutant(
+        "the time limit of a start belongs to the autoscaler",
+        "pool/pool.py",
+        "        self._spawning.begin_as_task(",
+        "        self._spawning.begin(",
+        (GROWTH,),
+        "takes_too_long",
+    ),
 ]
 
 POOL = [*LOCKS, *QUEUE, *WORKFLOW, *GROWING, *NOTES, *COPIES, *STARTING]

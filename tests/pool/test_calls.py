@@ -56,6 +56,19 @@ def test_functions_go_by_name_where_they_have_one(func: Any, by_name: bool) -> N
     assert run(call) == func(3)
 
 
+def test_what_is_large_in_a_closure_goes_beside_the_pickle() -> None:
+    table, words = np.arange(100_000), "x" * 100_000
+    for func in (lambda n: int(table[n]), lambda n: words[n]):
+        for call in (encode(1, func, (7,)), encode_range(1, func, [7], like=encode_range(1, func, [6]))):
+            assert not call.function
+            found, arguments = calls.load_carried(call.body, call.buffers)
+            [args] = [arguments] if call.is_range else arguments[:1]
+            assert found(*args) == func(7)
+    assert max(map(len, encode(1, lambda: table).buffers)) == table.nbytes
+    with pytest.raises(UnserializableArgument, match=r"args\[1\] of .*<lambda> is a _thread\.lock"):
+        encode(1, lambda *_: table, (1, threading.Lock()))
+
+
 def test_a_function_that_was_replaced_goes_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
     original = bodies.pid
     monkeypatch.setattr(bodies, "pid", lambda: 0)

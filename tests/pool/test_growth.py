@@ -18,6 +18,7 @@ from tests.pool.scripted import (
     Somebody,
     scripted,
     turns,
+    until,
 )
 
 pytestmark = pytest.mark.bound(15)  # nothing here waits for a real clock
@@ -142,6 +143,52 @@ async def test_no_more_than_max_processes_even_while_some_leave() -> None:
     pool.children[2].become_ready()
     pool.children[3].become_ready()
     await served(pool, calls)
+    await pool.ended()
+
+
+@pytest.mark.parametrize("says_goodbye", [False, True])
+async def test_a_worker_that_hangs_as_it_leaves_does_not_hold_its_place_for_ever(says_goodbye: bool) -> None:
+    """Stopped by somebody, or stuck in what a body left to be done at the exit."""
+    clock = VirtualClock()
+    pool = await scripted(1, 1, clock=clock, max_tasks_per_worker=1)
+    calls = submitted(pool, 2)
+    await turns()
+    [leaving] = pool.children
+    leaving.finish()
+    await turns()
+    if says_goodbye:
+        leaving.events.shutdown(leaving)
+    await clock.advance(4.9)
+    assert not leaving.killed
+    await clock.advance(5)
+    assert leaving.killed
+    leaving.die()
+    await turns()
+    await served(pool, calls)
+    if not says_goodbye:
+        assert "did not end when it was asked to" in pool.status().ended[0].reason
+    await pool.ended()
+
+
+async def test_a_start_that_takes_too_long_leaves_the_autoscaler_alone() -> None:
+    """A time limit cancels the task that set it, so that task must be the start's own."""
+    clock = VirtualClock()
+    pool = await scripted(0, 1, clock=clock)
+    spawn = pool.template.spawn
+
+    async def too_slow(events: Any) -> ScriptedChild:
+        pool.template.spawn = spawn  # type: ignore[method-assign]
+        try:
+            async with asyncio.timeout(0.001):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            raise StartFailed("no process was started in time") from None
+        raise AssertionError
+
+    pool.template.spawn = too_slow  # type: ignore[method-assign]
+    [call] = submitted(pool, 1)
+    await until(lambda: pool.children, "another one is started")
+    await served(pool, [call])
     await pool.ended()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,11 @@ async def test_a_call_returns_its_value_or_raises_its_exception() -> None:
         assert await pool.submit(bodies.double, n=4) == 8
         factor = 3
         assert await pool.submit(lambda n: n * factor, 5) == 15
+        text = "x" * 200_000  # more than goes into a message
+        assert await pool.submit(lambda: len(text)) == len(text)
+        assert await pool.submit(lambda a, *, b: text[a:b], 3, b=5) == "xx"
+        lengths = pool.map(lambda n: len(text) + n, range(5), chunksize=2)
+        assert [length async for length in lengths] == [len(text) + n for n in range(5)]
         with pytest.raises(ValueError, match="not 7"):
             await pool.submit(bodies.refuse, 7)
         assert await pool.submit(bodies.pid) != os.getpid()
@@ -384,12 +390,13 @@ async def test_before_the_start_and_after_the_end() -> None:
 
 async def test_a_pool_belongs_to_the_loop_that_started_it() -> None:
     async with WorkerPool(1, 1) as pool:
+        for call in (lambda: pool.submit(abs, -1), pool.drain, pool.cancel, pool.shutdown, pool.start):
 
-        async def elsewhere() -> None:
-            await pool.submit(abs, -1)
+            async def elsewhere(call: Callable[[], Awaitable[object]] = call) -> None:
+                await call()
 
-        with pytest.raises(PoolNotRunning, match="another event loop"):
-            await asyncio.to_thread(asyncio.run, elsewhere())
+            with pytest.raises(PoolNotRunning, match="another event loop"):
+                await asyncio.to_thread(asyncio.run, elsewhere())
         loop = asyncio.get_running_loop()
         future = asyncio.run_coroutine_threadsafe(pool.submit(abs, -1), loop)
         assert await asyncio.wrap_future(future) == 1

@@ -9,13 +9,15 @@ import importlib
 import logging
 import os
 import random
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,8 @@ import pytest
 from loguru import logger
 
 from omniq.errors import CallCancelled, CallFailed, PoolClosed, PoolNotRunning, StartFailed, WorkerDied
-from omniq.pool import WorkerPool
+from omniq.pool import WorkerPool, wire
+from omniq.pool.template import LOST_FD, FdInbox
 from tests.pool import bodies
 from tests.pool.leftovers import Having, family, is_alive
 from tests.pool.listening import within_a_second
@@ -186,7 +189,8 @@ def test_d11_a_program_ends_whatever_it_leaves_open(ending: str) -> None:
     program = f"""
 import asyncio, os, sys, time
 from loguru import logger
-from omniq.pool import WorkerPool
+from omniq.pool import WorkerPool, wire
+from omniq.pool.template import LOST_FD, FdInbox
 
 async def main():
     pool = await WorkerPool(2, 2).start()
@@ -302,6 +306,41 @@ async def not_started(pool: WorkerPool, before: set[int], tasks: set[asyncio.Tas
         assert await pool.submit(bodies.double, 1) == 2
 
 
+@contextmanager
+def no_more_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)  # the lowest number that is free
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_without_descriptors_a_call_is_told_and_later_ones_run() -> None:
+    async with WorkerPool(0, 1) as pool:
+        with no_more_descriptors(), pytest.raises(WorkerDied, match="Too many open files"):
+            await pool.submit(bodies.double, 1)
+        async with asyncio.timeout(HUNG_S):
+            assert await pool.submit(bodies.double, 1) == 2
+
+
+def test_a_descriptor_that_cannot_be_received_leaves_its_place_empty() -> None:
+    """Or the next one that comes would be taken for it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        inbox = FdInbox(ours)
+        socket.send_fds(theirs, [wire.frame(wire.FORKED, 1)], [theirs.fileno()])
+        with no_more_descriptors():
+            inbox.fill()
+        socket.send_fds(theirs, [wire.frame(wire.FORKED, 2)], [theirs.fileno()])
+        inbox.fill()
+        first, second = inbox.fds
+        os.close(second)
+        assert first == LOST_FD != second
+
+
 async def test_a_cancelled_start_leaves_nothing_and_can_be_tried_again() -> None:
     """Cancelled while its first process is made, and a few moments later."""
     for moments in range(4):
@@ -410,7 +449,8 @@ def test_d12_many_segments_leave_no_word_on_stderr() -> None:
 import asyncio
 import numpy as np
 from loguru import logger
-from omniq.pool import WorkerPool
+from omniq.pool import WorkerPool, wire
+from omniq.pool.template import LOST_FD, FdInbox
 
 async def main():
     async with WorkerPool(2, 2) as pool:
@@ -461,7 +501,8 @@ def test_a_loop_that_is_closed_without_a_shutdown_leaves_no_descriptor() -> None
     program = """
 import asyncio, gc, os, warnings
 from loguru import logger
-from omniq.pool import WorkerPool
+from omniq.pool import WorkerPool, wire
+from omniq.pool.template import LOST_FD, FdInbox
 
 async def main():
     pool = await WorkerPool(1, 1).start()

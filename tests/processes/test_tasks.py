@@ -236,6 +236,26 @@ async def test_no_more_is_claimed_than_processes_can_start(app: OmniQ) -> None:
         assert processes.status().state == "running"
 
 
+async def test_nobody_asks_for_what_no_process_is_free_for(
+    app: OmniQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies in a scarce queue is asked for with the settlement that frees a process, and not before."""
+    exchanges: list[tuple[int, int]] = []  # how many were told, and how many could be taken for processes
+    exchange = SQLiteStorage.exchange
+
+    async def recorded(self: SQLiteStorage, settlements: Any, claim: Claim | None = None) -> Any:
+        exchanges.append((len(settlements), 0 if claim is None else claim.scarce_limit))
+        return await exchange(self, settlements, claim)
+
+    monkeypatch.setattr(SQLiteStorage, "exchange", recorded)
+    async with app:
+        handles = await app.aenqueue_many([jobs.pid_of.call(n) for n in range(20)])
+        async with app.async_worker(concurrency=50, poll_interval=60, process_pool=ProcessPool(1, 1)):
+            await app.agather(handles, timeout=WITHIN_S)
+    assert exchanges.count((0, 0)) == 0
+    assert 20 <= len(exchanges) <= 22
+
+
 async def test_a_pool_that_was_given_stays_open(app: OmniQ) -> None:
     async with ProcessPool(1, 1) as processes:
         async with working(app, process_pool=processes):

@@ -26,19 +26,18 @@ SILENT_S: Final = 60.0
 @click.pass_context
 def schedules(context: click.Context, as_json: bool, url: str | None) -> None:
     """List schedules, or change them: add, pause, resume, run, remove."""
-    if context.invoked_subcommand is not None:
-        context.obj = url
-        return
-    show_all(url, as_json)
+    if context.invoked_subcommand is None:
+        show_all(url, as_json)
+    else:  # both may stand before the verb, too
+        context.default_map = {context.invoked_subcommand: {"as_json": as_json, "url": url}}
 
 
 @schedules.command(name="list", cls=OmniqCommand)
 @click.option("--json", "as_json", is_flag=True, help="A list of objects instead of a table.")
 @url_option
-@click.pass_context
-def list_them(context: click.Context, as_json: bool, url: str | None) -> None:
+def list_them(as_json: bool, url: str | None) -> None:
     """The same as without a verb."""
-    show_all(_url(context, url), as_json)
+    show_all(url, as_json)
 
 
 def show_all(url: str | None, as_json: bool) -> None:
@@ -119,10 +118,7 @@ def as_dict(schedule: Schedule) -> dict[str, Any]:
 @click.option("--force", is_flag=True, help="Also for a task that no worker here serves now.")
 @one_json_option
 @url_option
-@click.pass_context
 def add(
-    context: click.Context,
-    /,
     name: str,
     task: str,
     arguments: list[Any],
@@ -144,7 +140,7 @@ def add(
     with written_wrongly():
         call = Task(task, tuple(arguments), kwargs, **{field: options.pop(field) for field in fields})
         wanted = Schedule(name=name, call=call, **options)
-    saved = with_store(_url(context, url), lambda storage: _save(storage, wanted, force))
+    saved = with_store(url, lambda storage: _save(storage, wanted, force))
     if as_json:
         print_json(as_dict(saved))
         return
@@ -180,11 +176,6 @@ async def _check_served(storage: BaseStorage, func_path: str) -> None:
         )
 
 
-def _url(context: click.Context, url: str | None) -> str | None:
-    """`--url` may stand before or behind the verb."""
-    return url or context.obj
-
-
 def _moment(schedule: Schedule) -> str:
     from omniq.cli.output import ago
 
@@ -197,10 +188,9 @@ def _moment(schedule: Schedule) -> str:
 @click.argument("name")
 @one_json_option
 @url_option
-@click.pass_context
-def pause(context: click.Context, name: str, as_json: bool, url: str | None) -> None:
+def pause(name: str, as_json: bool, url: str | None) -> None:
     """No ticks until `resume`."""
-    with_store(_url(context, url), lambda storage: storage.pause_schedule(name))
+    with_store(url, lambda storage: storage.pause_schedule(name))
     _tell(name, "paused", {"paused": True}, as_json)
 
 
@@ -208,10 +198,9 @@ def pause(context: click.Context, name: str, as_json: bool, url: str | None) -> 
 @click.argument("name")
 @one_json_option
 @url_option
-@click.pass_context
-def resume(context: click.Context, name: str, as_json: bool, url: str | None) -> None:
+def resume(name: str, as_json: bool, url: str | None) -> None:
     """Go on with the next tick; what was missed meanwhile stays missed."""
-    with_store(_url(context, url), lambda storage: storage.resume_schedule(name))
+    with_store(url, lambda storage: storage.resume_schedule(name))
     _tell(name, "resumed", {"paused": False}, as_json)
 
 
@@ -219,12 +208,11 @@ def resume(context: click.Context, name: str, as_json: bool, url: str | None) ->
 @click.argument("name")
 @one_json_option
 @url_option
-@click.pass_context
-def run(context: click.Context, name: str, as_json: bool, url: str | None) -> None:
+def run(name: str, as_json: bool, url: str | None) -> None:
     """Make a task now, beside the ticks; prints its id."""
     from omniq.cli.output import print_json
 
-    made = with_store(_url(context, url), lambda storage: storage.run_schedule(name))
+    made = with_store(url, lambda storage: storage.run_schedule(name))
     if as_json:
         print_json({"id": str(made), "created": made.created})
         return
@@ -235,10 +223,9 @@ def run(context: click.Context, name: str, as_json: bool, url: str | None) -> No
 @click.argument("name")
 @one_json_option
 @url_option
-@click.pass_context
-def remove(context: click.Context, name: str, as_json: bool, url: str | None) -> None:
+def remove(name: str, as_json: bool, url: str | None) -> None:
     """Forget a schedule. The tasks that it made stay; an application that saves it again brings it back."""
-    with_store(_url(context, url), lambda storage: storage.delete_schedule(name))
+    with_store(url, lambda storage: storage.delete_schedule(name))
     _tell(name, "removed", {"removed": True}, as_json)
 
 

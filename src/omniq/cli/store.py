@@ -47,7 +47,9 @@ def find_store(url: str | None) -> BaseStorage:
     from omniq.storage.memory import MemoryStorage
     from omniq.storage.sqlite import SQLiteStorage
 
-    storage = storage_at(url or configured_url() or f"sqlite:///{default_file()}")
+    if url is None:
+        url = configured_url() or f"sqlite:///{default_file()}"
+    storage = storage_at(url)  # also an empty one, such as that of a variable that is not set: it is refused
     if isinstance(storage, MemoryStorage):
         raise CommandFailed("a memory:// store lives inside its application; from here nobody can see it")
     if isinstance(storage, SQLiteStorage) and not storage.path.exists():

@@ -21,6 +21,8 @@ from omniq.pool.registry import WorkerData
 from omniq.pool.worker import COMING, PoolWorker
 
 MEMORY_LOOK_S: Final = 0.2
+# How long processes that were asked to end may take, before they are killed.
+STOP_GRACE_S: Final = 5.0
 AFTER_A_FAULT_S: Final = 1.0
 REMEMBERED_DECISIONS: Final = 512
 
@@ -91,7 +93,7 @@ class Autoscaler:
         # With all places taken, or the next look already set, another call that waits is no news.
         full = load.workers + load.leaving >= self.limits.max_workers
         self._knows = load.waiting > 0 and more <= 0 and (full or load.needed > load.workers)
-        return self._sooner(next_look_s(load, self.limits, wanted))
+        return self._sooner(next_look_s(load, self.limits, wanted), load.leaving)
 
     async def _seen(self) -> tuple[Load, list[int]]:
         now, doing, gone = self._clock.monotonic(), Counter[Doing](), list[int]()
@@ -131,6 +133,9 @@ class Autoscaler:
         if worker.is_idle and (reason := limits.worn_out(worker, now)):
             worker.ask_to_stop(reason)
         if worker.status != "ready":
+            # It holds a place until it is gone: one that hangs as it leaves must not hold it for ever.
+            if worker.current_task is None and now - worker.since >= STOP_GRACE_S:
+                worker.kill("killed: it did not end when it was asked to")
             return "leaving"
         return "idle" if worker.current_task is None else "busy"
 
@@ -161,10 +166,11 @@ class Autoscaler:
                 why=wanted.reason,
             )
 
-    def _sooner(self, wait_s: float | None) -> float | None:
-        """Worn-out workers have to be looked for as well."""
+    def _sooner(self, wait_s: float | None, leaving: int) -> float | None:
+        """Worn-out workers, and those that take too long to leave, have to be looked for as well."""
         limits = self._dispatcher.worker_limits
         waits_s = [wait_s] if wait_s is not None else []
+        waits_s += [STOP_GRACE_S] if leaving else []
         waits_s += [MEMORY_LOOK_S] if limits.memory_bytes is not None else []
         waits_s += [limits.lifetime_s / 4] if limits.lifetime_s is not None else []
         return min(waits_s, default=None)

@@ -29,6 +29,8 @@ Function = Callable[..., Any]
 # Smaller buffers are cheaper inside the pickle than beside it.
 OUT_OF_BAND_BYTES: Final = 64 * 1024
 PROTOCOL: Final = 5
+# In the place of a function that lies beside its arguments.
+CARRIED: Final = b""
 MAX_TEXT_CHARS: Final = 64 * 1024
 MAX_EXCEPTION_BYTES: Final = 1024 * 1024
 MAX_KNOWN_FUNCTIONS: Final = 4096
@@ -146,18 +148,34 @@ def encode(
 ) -> EncodedCall:
     """Encode a call now, so that what cannot travel is an error here. Arrays are copied when it is sent."""
     function, by_name = _dump_function(func)
+    if function == CARRIED:
+        return _carrying(call_id, func, args, kwargs)
     if not args and not kwargs:
         return EncodedCall(call_id, name_of(func), function, by_name, b"", [])
     if not kwargs and len(args) == 1 and type(args[0]) in ATOMS:
         # As so often. An atom refers to nothing that would have to be looked after.
         return EncodedCall(call_id, name_of(func), function, by_name, pickle.dumps((args,), PROTOCOL), [])
+    body, buffers = _dump_arguments((args, kwargs) if kwargs else (args,), func, args, kwargs)
+    return EncodedCall(call_id, name_of(func), function, by_name, body, buffers)
+
+
+def _carrying(
+    call_id: int, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> EncodedCall:
+    """A call whose function lies beside its arguments, so that what is large in it goes by shared memory."""
+    body, buffers = _dump_arguments((func, (args, kwargs or {})), func, args, kwargs)
+    return EncodedCall(call_id, name_of(func), CARRIED, False, body, buffers)
+
+
+def _dump_arguments(
+    whole: Any, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> tuple[bytes, Buffers]:
     try:
-        body, buffers = _dumps((args, kwargs) if kwargs else (args,))
+        return _dumps(whole)
     except Exception as exc:
         places = [(f"args[{index}]", value) for index, value in enumerate(args)]
         places += [(f"kwargs[{name!r}]", value) for name, value in (kwargs or {}).items()]
         raise _culprit(places, name_of(func), exc) from exc
-    return EncodedCall(call_id, name_of(func), function, by_name, body, buffers)
 
 
 def encode_range(
@@ -171,7 +189,7 @@ def encode_range(
     listed = list(items)
     assert listed, "a range has at least one call"
     try:
-        body, buffers = _dumps(listed)
+        body, buffers = _dumps((func, listed) if function == CARRIED else listed)
     except Exception as exc:
         places = [(f"items[{index}]", item) for index, item in enumerate(listed)]
         raise _culprit(places, name_of(func), exc) from exc
@@ -186,19 +204,20 @@ def name_of(func: object) -> str:
 
 
 def _dump_function(func: Function) -> tuple[bytes, bool]:
-    """By name where it has one, otherwise by value."""
+    """By name where it has one, otherwise by value; CARRIED where that is large."""
     found = name_in_module(func)
     if found is not None:
         return found.encode(), True
     if not callable(func):
         raise UnserializableArgument(f"a {_type_name(func)} is not callable; pass a function")
     try:
-        return dump_in_band(func), False
+        pickled, buffers = _dumps(func)
     except Exception as exc:
         raise UnserializableArgument(
             f"the function {name_of(func)} cannot be pickled ({_told(exc)}); define it in a module, "
             "and pass as arguments what it now refers to"
         ) from exc
+    return CARRIED if buffers or len(pickled) >= OUT_OF_BAND_BYTES else pickled, False
 
 
 def _culprit(places: Iterable[tuple[str, Any]], name: str, exc: Exception) -> UnserializableArgument:
@@ -300,6 +319,12 @@ def load_function(function: bytes, by_name: bool) -> Function:
         _known.clear()
     _known[function] = found
     return found
+
+
+def load_carried(body: bytes | memoryview, buffers: Buffers) -> tuple[Function, Any]:
+    """A function and what lies beside it."""
+    func, arguments = load(body, buffers)
+    return func, arguments
 
 
 def load(body: bytes | memoryview, buffers: Buffers) -> Any:

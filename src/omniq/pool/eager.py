@@ -25,7 +25,14 @@ class Eager:
             awaited = work.send(None)
         except StopIteration:
             return
-        task = asyncio.get_running_loop().create_task(_rest_of(work, awaited))
+        self._keep(_rest_of(work, awaited))
+
+    def begin_as_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """For work with time limits: those cancel the task in which they were set, so it must be its own."""
+        self._keep(work)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._waiting.add(task)
         task.add_done_callback(self._ended)
 

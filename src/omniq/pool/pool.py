@@ -20,7 +20,7 @@ from loguru import logger
 
 from omniq.clock import REAL_CLOCK, Clock
 from omniq.errors import InvalidOption, PoolClosed, PoolNotRunning, StartFailed
-from omniq.pool.autoscaler import Autoscaler, Decision
+from omniq.pool.autoscaler import STOP_GRACE_S, Autoscaler, Decision
 from omniq.pool.calling import PLAIN, Intake, PoolOptions
 from omniq.pool.dispatcher import Dispatcher
 from omniq.pool.eager import Eager
@@ -38,8 +38,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-# How long processes that were asked to end may take, before they are killed.
-STOP_GRACE_S: Final = 5.0
 AHEAD_PER_WORKER: Final = 2
 
 
@@ -99,6 +97,7 @@ class WorkerPool:
         nobody waits for it any more, and when the pool is shut down. Then nothing is left of it: where this
         raises, also CancelledError in the last moment, the pool does not run unless somebody else started it.
         """
+        self._check_loop()
         while (starting := self._starting) is not None and starting.is_given_up:
             await starting.over()  # what was given up is undone first
         if self._state in ("closing", "closed"):
@@ -154,6 +153,7 @@ class WorkerPool:
         Whoever else calls this meanwhile waits for the same end.
         """
         limit_s = None if timeout is None else positive_seconds(timeout, "timeout")
+        self._check_loop()
         if self._state == "new" and self._starting is None:
             self._state = "closed"
             return
@@ -285,8 +285,12 @@ class WorkerPool:
             raise PoolNotRunning("the pool is not running; write `async with pool:` or `await pool.start()`")
         if self._state != "running":
             raise PoolClosed("this pool was shut down; make a new WorkerPool")
+        return self._check_loop()
+
+    def _check_loop(self) -> asyncio.AbstractEventLoop:
+        """Nothing of a pool that runs may be awaited anywhere else."""
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:
+        if self._state in ("running", "closing") and loop is not self._loop:
             raise PoolNotRunning(
                 "this pool runs on another event loop; call it there, for example with "
                 "asyncio.run_coroutine_threadsafe"
@@ -345,6 +349,7 @@ class WorkerPool:
         self, *, id: int | None = None, name: str | None = None, state: CallState | None = None
     ) -> int:
         """Cancel the calls that fit, all of them without a filter. Returns how many, when they have ended."""
+        self._check_loop()
         chosen = [message for message in self._chosen(name, state) if id is None or message.id == id]
         for message in chosen:
             self._dispatcher.cancel(message)
@@ -382,6 +387,7 @@ class WorkerPool:
 
     async def drain(self) -> int:
         """Wait until every call that is there now has ended; returns how many there were."""
+        self._check_loop()
         return await self._dispatcher.all_ended()
 
     def _cancel_all(self) -> None:
@@ -403,7 +409,7 @@ class WorkerPool:
         async with worker.lock:
             worker.enter("spawned")
         # Not awaited: a template that is slow to answer must not keep the autoscaler from looking.
-        self._spawning.begin(self._spawn(self._template, worker))
+        self._spawning.begin_as_task(self._spawn(self._template, worker))
 
     async def _spawn(self, template: Template, worker: PoolWorker) -> None:
         try:

@@ -30,7 +30,7 @@ from omniq.pool.calls import Outcome
 from omniq.pool.child import describe
 from omniq.pool.control import PAGE_BYTES, ControlPage
 from omniq.pool.peer import Child, ChildGone, Events, Exit, ResultSize
-from omniq.pool.template import FdInbox, python_command
+from omniq.pool.template import LOST_FD, FdInbox, python_command
 from omniq.pool.wire import Frame, ProtocolError
 
 __all__ = ["Child", "ChildGone", "Events", "Exit", "Template"]
@@ -183,7 +183,7 @@ class Program:
         self._requests: dict[int, Request] = {}
         self._children: dict[int, Child] = {}
         self._empty = asyncio.Event()
-        self._sock, theirs = socket.socketpair()
+        self._sock, theirs = _channel()
         try:
             self._popen = _start_program(theirs, arena, environ)
         except OSError as exc:
@@ -217,11 +217,13 @@ class Program:
     def _ask(self, number: int, events: Events) -> Request:
         if self.gone.is_set():
             raise StartFailed("the template process has ended")
+        ours, theirs = _channel()
         page = self._arena.take(PAGE_BYTES, beyond_limit=True)
         if page is None:
+            ours.close()
+            theirs.close()
             raise StartFailed("no memory for the control page of a process")
         ControlPage(page.memory).clear()
-        ours, theirs = socket.socketpair()
         request = self._requests[number] = Request(ours, page, events)
         try:
             asked = wire.frame(wire.SPAWN, number, wire.SLOT.pack(*page.where))
@@ -251,7 +253,8 @@ class Program:
     def _take(self, frame: Frame) -> None:
         if frame.kind == wire.FORKED:
             [pid] = wire.NUMBER.unpack(frame.body)
-            self._begin(frame.id, pid, self._inbox.fds.popleft() if frame.flags else None)
+            fd = self._inbox.fds.popleft() if frame.flags else LOST_FD
+            self._begin(frame.id, pid, None if fd == LOST_FD else fd)
         elif frame.kind == wire.EXITED:
             [exitcode] = wire.NUMBER.unpack(frame.body)
             child = self._children.get(frame.id)
@@ -321,7 +324,8 @@ class Program:
         self._loop.remove_reader(self._sock)
         self._sock.close()
         while self._inbox.fds:
-            os.close(self._inbox.fds.popleft())
+            if (fd := self._inbox.fds.popleft()) != LOST_FD:
+                os.close(fd)
 
     async def end(self) -> None:
         for child in tuple(self._children.values()):
@@ -341,6 +345,13 @@ class Program:
             if self._loop.time() > ends_at:
                 self._popen.kill()
             await asyncio.sleep(POLL_S)
+
+
+def _channel() -> tuple[socket.socket, socket.socket]:
+    try:
+        return socket.socketpair()
+    except OSError as exc:
+        raise StartFailed(f"there is no channel for another process: {exc}") from exc
 
 
 def _start_program(sock: socket.socket, arena: Arena, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -128,9 +128,11 @@ class Server:
 
     def _load(self, call: Call) -> tuple[calls.Function, Any]:
         try:
+            pickled, *buffers = [call.body] if call.parcel is None else self._line.open(call.parcel)
+            if call.function == calls.CARRIED:
+                return calls.load_carried(pickled, buffers)
             func = calls.load_function(call.function, bool(call.flags & wire.BY_NAME))
             if call.parcel is not None:
-                pickled, *buffers = self._line.open(call.parcel)
                 return func, calls.load(pickled, buffers)
             return func, calls.load(call.body, []) if len(call.body) else None
         except MemoryError:

@@ -31,6 +31,8 @@ from omniq.pool.calls import bounded
 from omniq.pool.wire import Frame, Inbox, Where
 
 MAX_FDS: Final = 8
+# In the place of a descriptor that came when this process could not have another one.
+LOST_FD: Final = -1
 IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -44,7 +46,9 @@ class FdInbox(Inbox):
 
     def _receive_with_fds(self, view: memoryview) -> int:
         size = array.array("i").itemsize
-        got, ancillary, _, _ = self._with_fds.recvmsg_into([view], socket.CMSG_SPACE(MAX_FDS * size))
+        got, ancillary, flags, _ = self._with_fds.recvmsg_into([view], socket.CMSG_SPACE(MAX_FDS * size))
+        if flags & socket.MSG_CTRUNC:
+            self.fds.append(LOST_FD)
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 found = array.array("i")
@@ -136,17 +140,23 @@ class Template:
 
     def _spawn(self, frame: Frame) -> None:
         page = Where(*wire.SLOT.unpack(frame.body))
-        sock = socket.socket(fileno=self._inbox.fds.popleft())
+        fd = self._inbox.fds.popleft()
+        if fd == LOST_FD:
+            self._refuse(frame.id, errno.EMFILE)
+            return
+        sock = socket.socket(fileno=fd)
         try:
             pid = self._fork(sock, page) if self._may_fork() else self._start_program(sock, page)
         except OSError as exc:
-            code = exc.errno or errno.EIO
-            self._sock.sendall(wire.frame(wire.NOT_FORKED, frame.id, wire.NUMBER.pack(code)))
+            self._refuse(frame.id, exc.errno or errno.EIO)
             return
         finally:
             sock.close()
         self._spawned[pid] = frame.id
         self._tell_forked(frame.id, pid)
+
+    def _refuse(self, spawn_id: int, code: int) -> None:
+        self._sock.sendall(wire.frame(wire.NOT_FORKED, spawn_id, wire.NUMBER.pack(code)))
 
     def _tell_forked(self, spawn_id: int, pid: int) -> None:
         """Send a pidfd along: nobody but us has waited for the process, so it cannot name another one."""

@@ -49,11 +49,13 @@ END $body$;
 CREATE FUNCTION minute() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT date_trunc(''minute'', clock())';
 
 -- Put tallies together, at most so many rows at a time and one caller at a time: what is older than two hours in one
--- row per queue, the rest in one per minute and queue. Whoever comes meanwhile goes away again.
+-- row per queue, the rest in one per minute and queue. Whoever comes meanwhile goes away again, and so does a caller
+-- whose transaction would fail over rows that others have put together since its snapshot.
 CREATE FUNCTION fold_tallies(page bigint) RETURNS void LANGUAGE plpgsql
 SET search_path FROM CURRENT AS $body$
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(hashtextextended('omniq fold ' || current_schema(), 0)) THEN
+    IF current_setting('transaction_isolation') <> 'read committed'
+            OR NOT pg_try_advisory_xact_lock(hashtextextended('omniq fold ' || current_schema(), 0)) THEN
         RETURN;
     END IF;
     WITH old AS (
@@ -523,17 +525,19 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force
 #variable_conflict use_column
 DECLARE
     places tid[];
+    ids text[];
+    epochs bigint[];
+    cancels boolean[];
+    seqs bigint[];
 BEGIN
-    -- The index is read once, and hidden after that: under an old snapshot it holds all that this worker ever ran.
-    places := ARRAY(SELECT t.ctid FROM task t WHERE t.status = 1 AND t.owner = worker_id);
-    RETURN QUERY WITH renewed AS (
-        UPDATE task t SET lease_until = after(lease) WHERE t.ctid = ANY (ARRAY(
-            SELECT h.ctid FROM task h WHERE h.ctid = ANY (places) AND h.status + 0 = 1 AND h.owner || '' = worker_id
-            FOR NO KEY UPDATE SKIP LOCKED))
-        RETURNING t.id, t.epoch, t.cancel_requested, t.seq)
-    SELECT * FROM renewed UNION ALL SELECT t.id, t.epoch, t.cancel_requested, t.seq FROM task t
-        WHERE t.ctid = ANY (places) AND t.status + 0 = 1 AND t.owner || '' = worker_id
-            AND t.seq <> ALL (ARRAY(SELECT r.seq FROM renewed r));
+    -- The index is read once: under an old snapshot it holds all that this worker ever ran. Locks go by the key, since
+    -- a row that is written to in between is in another place; `+ 0` and `|| ''` hide the index there.
+    SELECT array_agg(t.id), array_agg(t.epoch), array_agg(t.cancel_requested), array_agg(t.seq)
+        INTO ids, epochs, cancels, seqs FROM task t WHERE t.status = 1 AND t.owner = worker_id;
+    places := ARRAY(SELECT t.ctid FROM task t
+        WHERE t.id = ANY (ids) AND t.status + 0 = 1 AND t.owner || '' = worker_id FOR NO KEY UPDATE SKIP LOCKED);
+    UPDATE task t SET lease_until = after(lease) WHERE t.ctid = ANY (places);
+    RETURN QUERY SELECT m.* FROM unnest(ids, epochs, cancels, seqs) AS m (id, epoch, cancel_requested, seq);
 END $body$;
 
 -- Whether `lapse` would find anything.

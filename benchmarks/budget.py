@@ -1,0 +1,148 @@
+"""Where the microseconds of a no-op task on PostgreSQL go: `python -m benchmarks.budget [ROUNDS]`.
+
+Three loops drain the same tasks a hundred at a time, in turns: the store's statements alone, the store's own
+`exchange`, and a worker. Each has the one before inside, so their differences are what each layer costs. Time
+of the processor is counted, of this process and of the server's processes (from /proc: Linux only).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import asyncpg
+from loguru import logger
+
+from benchmarks.systems.raw_postgres import DAY_S
+from omniq import OmniQ
+from omniq.storage import PostgresStorage
+from omniq.storage.postgres import HEAD_COLUMNS, NO_PLACES
+from omniq.storage.postgres.schema import Statements
+from omniq.task import Claim, Held, Settlement
+from tests.postgres.server import Cluster
+
+TASKS = 20_000
+BATCH = 100
+ROUNDS = 5
+FILL_CHUNK = 10_000
+RESULT = b"\x01m\x00\xc0"
+
+
+class Spent(NamedTuple):
+    """Microseconds for each task."""
+
+    here: float
+    server: float
+    elapsed: float
+
+
+class Scene:
+    """A full queue on a server, and a watch that is stopped while all connections are still open."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.storage = PostgresStorage(cluster.dsn)
+        self.dsn, self._server = cluster.dsn, cluster.pid
+        self.q = OmniQ(self.storage)
+        self.body = self.q.task(name="benchmarks.noop")(self._body)
+        self._left, self._done = TASKS, asyncio.Event()
+        self.spent: Spent | None = None
+
+    async def _body(self, text: str) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._done.set()
+
+    async def until_done(self) -> None:
+        await self._done.wait()
+
+    async def measure(self, drain: Callable[[Scene], Awaitable[None]]) -> Spent:
+        await self.storage.migrate()
+        async with self.storage:
+            for _ in range(TASKS // FILL_CHUNK):
+                await self.storage.enqueue_many(self.body.call("x" * 60).task for _ in range(FILL_CHUNK))
+            self._server_before = self._server_s()
+            self._cpu_before, self._began = time.process_time(), time.perf_counter()
+            await drain(self)
+        conn = await asyncpg.connect(self.dsn)
+        await conn.execute("SET client_min_messages = warning; DROP SCHEMA omniq CASCADE")
+        await conn.close()
+        assert self.spent is not None
+        return self.spent
+
+    def stop_watch(self) -> None:
+        elapsed, cpu = time.perf_counter() - self._began, time.process_time() - self._cpu_before
+        before = self._server_before
+        server = sum(seconds - before.get(pid, 0.0) for pid, seconds in self._server_s().items())
+        self.spent = Spent(*(seconds / TASKS * 1e6 for seconds in (cpu, server, elapsed)))
+
+    def _server_s(self) -> dict[str, float]:
+        """Seconds of the processor that each process of the server has had."""
+        children = Path(f"/proc/{self._server}/task/{self._server}/children").read_text().split()
+        return {pid: int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9 for pid in children}
+
+
+async def statements(scene: Scene) -> None:
+    conn, sql, held = await asyncpg.connect(scene.dsn), Statements("omniq")["exchange"], list[Any]()
+    for number in range(TASKS // BATCH + 1):
+        ids = sorted(row[HEAD_COLUMNS + 1] for row in held)
+        said = (ids, [1] * len(ids), (), [RESULT] * len(ids), (), (), ())
+        wish = ("raw", None, BATCH, 30.0, f"{number:x}", False, (), 0)
+        held = (await conn.fetch(sql, *said, DAY_S, DAY_S, *wish, *NO_PLACES))[:-1]
+    scene.stop_watch()
+    await conn.close()
+
+
+async def exchanges(scene: Scene) -> None:
+    said: list[Settlement] = []
+    for number in range(TASKS // BATCH + 1):
+        _, claims = await scene.storage.exchange(said, Claim("store", None, BATCH, 30.0, f"{number:x}"))
+        said = [Settlement.success(Held(task.id, task.epoch), RESULT) for task in claims]
+    scene.stop_watch()
+
+
+async def worker(scene: Scene) -> None:
+    async with scene.q.async_worker(concurrency=BATCH):
+        await scene.until_done()
+        scene.stop_watch()
+
+
+def main(rounds: int) -> None:
+    logger.remove()
+    logger.add(sys.stderr, level="WARNING")
+    found: dict[str, list[Spent]] = {}
+    cluster = Cluster("shared_buffers=128MB")
+    try:
+        cluster.start()
+        for _ in range(rounds):
+            for drain in (statements, exchanges, worker):
+                with asyncio.Runner(loop_factory=_loop) as runner:
+                    spent = runner.run(_measured(cluster, drain))
+                found.setdefault(drain.__name__, []).append(spent)
+    finally:
+        cluster.remove()
+    print("microseconds a task, medians (range)      here          server        elapsed")
+    for name, all_spent in found.items():
+        columns = [
+            f"{statistics.median(c):5.1f} ({min(c):.1f}-{max(c):.1f})" for c in zip(*all_spent, strict=True)
+        ]
+        print(f"{name:30}", *(f"{column:20}" for column in columns))
+
+
+async def _measured(cluster: Cluster, drain: Callable[[Scene], Awaitable[None]]) -> Spent:
+    return await Scene(cluster).measure(drain)
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """As the command line has it."""
+    import uvloop
+
+    return uvloop.new_event_loop()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS)

@@ -25,6 +25,7 @@ Verb = Callable[[BaseStorage], Awaitable[Any]]
 # By name: what must have happened before, and the call.
 VERBS: dict[str, tuple[str, Verb]] = {
     "enqueue": ("", lambda s: s.enqueue(Task(JOB, (1,), id=ID))),
+    "enqueue with a key": ("", lambda s: s.enqueue(Task(JOB, (1,), id=ID, unique_key="k"))),
     "claim": ("waits", lambda s: s.claim("ann", claim_id="c")),
     "settle": ("runs", lambda s: s.settle([Settlement.success(_held(), b"\xc0")])),
     "retry later": ("runs", lambda s: s.settle([Settlement.retry(_held(), 60.0, BOOM)])),

@@ -140,6 +140,7 @@ async def through_a_network(dsn: str, schema: str) -> AsyncIterator[tuple[Postgr
 # What the proxy looks for.
 STATEMENTS = {
     "enqueue": ".enqueue(",
+    "enqueue with a key": ".enqueue(",
     "claim": ".exchange(",
     "settle": ".exchange(",
     "retry later": ".exchange(",

@@ -11,6 +11,9 @@ from omniq import AsyncWorkerPool, Task
 from omniq.errors import OmniqError, StoreError, StoreUnavailable
 from omniq.storage import open_storage
 from omniq.storage.redis import RedisStorage
+from omniq.storage.redis.address import Address
+from omniq.storage.redis.blocking import Blocking
+from omniq.storage.redis.scripts import Scripts
 from tests.redis import bodies
 from tests.redis.server import DURABLE, Private, find_programs, private
 from tests.redis.stores import wired
@@ -24,12 +27,16 @@ RIGHTS = "~{omniq}:* &{omniq}:* +@all -@dangerous +info"
 
 
 async def refusal(url: str) -> str:
+    """What both are told, those who await and those who block."""
     with pytest.raises(OmniqError) as raised:
         await open_storage(url).open()
     told = str(raised.value)
     assert SECRET not in told
     assert "\n" not in told
     assert type(raised.value).__module__ == "omniq.errors"
+    with pytest.raises(type(raised.value)) as blocked:
+        await asyncio.to_thread(Blocking(Address(url, None), "fsync").write, Scripts()["get"], "id")
+    assert str(blocked.value) == told
     return told
 
 
@@ -60,10 +67,21 @@ async def test_a_user_with_the_rights_of_the_docs_can_do_everything(program: Pat
 
 async def test_a_user_without_them_is_told_which() -> None:
     with private(port=True) as server:
-        url = await add_user(server, "~{omniq}:* +info +ping +get +set")
-        with pytest.raises(StoreError, match=r"~\{namespace\}:\*") as raised:
-            await open_storage(url).enqueue(Task(JOB))
-        assert SECRET not in str(raised.value)
+        url = await add_user(server, "~{omniq}:* +info +ping +get +set +config|get")
+        async with RedisStorage(url) as store:
+            for enqueue in (
+                store.enqueue_many([Task(JOB)]),
+                asyncio.to_thread(store.enqueue_here, [Task(JOB)]),
+            ):
+                with pytest.raises(StoreError, match=r"~\{namespace\}:\*") as raised:
+                    await enqueue
+                assert SECRET not in str(raised.value)
+
+
+async def test_nobody_there() -> None:
+    assert "nobody listens there" in await refusal("redis://127.0.0.1:1/0")
+    assert "there is no such host" in await refusal("redis://nowhere.invalid/0")
+    assert "No such file" in await refusal("unix:///nowhere/redis.sock")
 
 
 @every_program

@@ -17,6 +17,8 @@ from tests.redis.stores import empty_namespace, wired
 
 # The verb and its script have the same name, but for these.
 SCRIPTS = {
+    "enqueue": "enqueue_one",
+    "enqueue with a key": "enqueue",
     "claim": "exchange",
     "settle": "exchange",
     "retry later": "exchange",

@@ -95,6 +95,7 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
         self.clock = clock  # for waiting only: what is due, and when, the server says
         self._server: Server | None = None
         self._blocking: Blocking | None = None
+        self._process: int | None = None  # which the connections belong to
 
     @property
     def namespace(self) -> str:
@@ -116,8 +117,36 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
 
     # --- life ------------------------------------------------------------------------------------
 
+    @property
+    def _is_parents(self) -> bool:
+        """After a fork: the sockets are shared with another process, and so is what its loop waits on."""
+        return self._process is not None and self._process != os.getpid()
+
+    def _refuse_if_parents(self) -> None:
+        if self._is_parents:
+            raise InvalidOption(
+                f"this {type(self).__name__} was opened before a fork and belongs to the parent process; use "
+                "storage.clone() here"
+            )
+
+    async def open(self) -> None:
+        self._refuse_if_parents()
+        await super().open()
+
+    async def close(self) -> None:
+        if self._is_parents:
+            self._forget_parents()
+        await super().close()
+
+    def _forget_parents(self) -> None:
+        """Nothing is said on the connections, and the loop's are left alone: the parent uses them."""
+        if self._blocking is not None:
+            self._blocking.abandon()
+        self._server = self._blocking = self._process = self._loop = self._opening = None
+
     async def _connect(self) -> None:
         server = self._make_server(self._address)
+        self._process = os.getpid()
         self._token = os.urandom(8).hex().encode()
         self._start_waiting()
         self._listening = Listening(self._address, self._token)
@@ -156,6 +185,9 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
             await server.close()
 
     def abandon(self) -> None:
+        if self._is_parents:
+            self._forget_parents()
+            return
         server, self._server = self._server, None
         if self._blocking is not None:
             self._blocking.abandon()
@@ -213,9 +245,12 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
         return await self._enqueues.enqueue(stored, on_conflict) if stored else []
 
     async def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
-        arguments = records.enqueue_arguments(stored)
+        one = records.enqueue_one_arguments(stored)
         try:
-            reply = await self._write("enqueue", self._token, on_conflict, *arguments)
+            reply = None if one is None else await self._write("enqueue_one", self._token, *one)
+            if reply is None:
+                arguments = records.enqueue_arguments(stored)
+                reply = await self._write("enqueue", self._token, on_conflict, *arguments)
         finally:
             self._ring(due=True, result=False)
         return _placed(stored, reply)
@@ -224,6 +259,7 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
         self, tasks: Iterable[Task | StoredTask], *, on_conflict: OnConflict = "skip"
     ) -> list[Enqueued]:
         _check_on_conflict(on_conflict)
+        self._refuse_if_parents()
         server, blocking, loop = self._server, self._blocking, self._loop
         if server is None or blocking is None or loop is None:
             raise StoreUnavailable("the storage is closed; repeat the call")
@@ -231,11 +267,20 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
         if not stored:
             return []
         if not server.waits:
-            # Not our token: whoever sleeps in this process is told like everybody else, by the server.
-            arguments = (b"", on_conflict, *records.enqueue_arguments(stored))
             with contextlib.suppress(WaitsForDisk):  # another server than the loop knows so far
-                return _placed(stored, blocking.write(server.script("enqueue"), *arguments))
+                return self._enqueue_blocking(server, blocking, stored, on_conflict)
         return self._enqueue_on_loop(server, loop, stored, on_conflict)
+
+    def _enqueue_blocking(
+        self, server: Server, blocking: Blocking, stored: list[StoredTask], on_conflict: OnConflict
+    ) -> list[Enqueued]:
+        """Not with our token: whoever sleeps in this process is told like everybody else, by the server."""
+        one = records.enqueue_one_arguments(stored)
+        reply = None if one is None else blocking.write(server.script("enqueue_one"), b"", *one)
+        if reply is None:
+            arguments = records.enqueue_arguments(stored)
+            reply = blocking.write(server.script("enqueue"), b"", on_conflict, *arguments)
+        return _placed(stored, reply)
 
     def _enqueue_on_loop(
         self,

@@ -109,16 +109,16 @@ class Address:
             if wire is not None:
                 wire.close()
             self.begin_again()
-            raise self._told(exc, wire) from None
+            raise self.told(exc, wire is not None, wire is not None and wire.has_heard) from None
         return wire
 
-    def _told(self, exc: BaseException, wire: Wire | None) -> BaseException:
+    def told(self, exc: BaseException, is_dialled: bool, has_heard: bool) -> BaseException:
         """Why there is no connection, in one line; what is no fault of the server stays as it is."""
         if isinstance(exc, TimeoutError):
             # A server without TLS waits for more, and says nothing.
-            hint = "; without TLS write redis:// instead of rediss://" if self.tls and wire is None else ""
+            hint = "; without TLS write redis:// instead of rediss://" if self.tls and not is_dialled else ""
             return StoreUnavailable(f"{self.shown}: no answer within {CONNECT_TIMEOUT_S:g} s{hint}")
-        if isinstance(exc, ConnectionError) and wire is not None and not wire.has_heard:
+        if isinstance(exc, ConnectionError) and is_dialled and not has_heard:
             hint = "" if self.tls else "; with TLS write rediss:// instead of redis://"
             return StoreUnavailable(
                 f"{self.shown}: it hung up at our first word: no connection left (maxclients), or no "

@@ -129,17 +129,34 @@ class Line:
     def __init__(self, address: Address, what_for: str) -> None:
         self._address = address
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
-        self._is_signed_in = False
-        self._socket: socket.socket = address.dial(CONNECT_TIMEOUT_S)
+        self._is_signed_in = self._has_heard = False
         try:
-            for command in address.words(what_for):
-                reply = self.call(*command)
-                if isinstance(reply, ReplyError) and command[0] != "CLIENT":
-                    raise reply
-            self._is_signed_in = True
+            self._socket: socket.socket = address.dial(CONNECT_TIMEOUT_S)
+        except BORDER as exc:
+            raise address.told(exc, is_dialled=False, has_heard=False) from None
+        try:
+            self._sign_in(what_for)
+        except BORDER as exc:
+            self.close()
+            raise address.told(exc, is_dialled=True, has_heard=self._has_heard) from None
         except BaseException:
             self.close()
             raise
+        self._is_signed_in = True
+
+    def _sign_in(self, what_for: str) -> None:
+        name: Any = None
+        for command in self._address.words(what_for):
+            try:
+                reply = self.call(*command)
+            except OSError:
+                if isinstance(name, ReplyError):
+                    raise name from None  # the last word before it hung up says why
+                raise
+            if command[0] == "CLIENT":
+                name = reply  # for people: whoever may not set it goes without
+            elif isinstance(reply, ReplyError):
+                raise reply
 
     def call(self, *command: Argument) -> Any:
         self._socket.settimeout(ANSWER_TIMEOUT_S)
@@ -150,7 +167,7 @@ class Line:
             while (reply := self._reader.gets()) is _NOTHING:
                 self._reader.feed(self._received(until))
         except hiredis.ProtocolError as exc:
-            raise ConnectionError(f"this is no answer of a Redis: {exc}") from exc
+            raise ConnectionError(f"the answer is no Redis protocol: {exc}") from exc
         return reply
 
     def _received(self, until: float) -> bytes:
@@ -163,6 +180,7 @@ class Line:
                 continue
             if not data:
                 raise ConnectionError("the connection was lost")
+            self._has_heard = True
             return data
 
     def _another_is_answered(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from typing import Final
 
@@ -42,8 +43,12 @@ def explained(exc: BaseException, where: str) -> OmniqError:
             f"{where}: it does not speak TLS as we do ({exc.reason or 'no reason given'}); without TLS write "
             "redis:// instead of rediss://"
         )
+    if isinstance(exc, socket.gaierror):
+        return StoreUnavailable(f"{where}: there is no such host ({exc.strerror})")
     if not isinstance(exc, ReplyError):
         said = str(exc).strip().splitlines()
+        if isinstance(exc, ConnectionRefusedError) or "Connect call failed" in str(exc):
+            said = ["nobody listens there (connection refused)"]
         return StoreUnavailable(f"{where}: {said[0] if said else type(exc).__name__}")
     text = str(exc)
     for code, why in _AWAY.items():

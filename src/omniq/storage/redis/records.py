@@ -45,6 +45,7 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 # See FORMAT in lua/tasks.lua: the fixed fields, then five texts with two bytes of length and two with four.
 _FIXED: Final = struct.Struct(">6B5IQ8s8s5Qd")
+_SEQ_AT, _STARTED_AT = 26, 58
 _SHORT: Final = struct.Struct(">H")
 _LONG: Final = struct.Struct(">I")
 _MOMENT: Final = struct.Struct(">Q")
@@ -252,6 +253,30 @@ def enqueue_arguments(tasks: Sequence[StoredTask]) -> list[bytes]:
     for task in tasks:
         arguments += (task.id.encode(), _body(task), _meta(task))
     return arguments
+
+
+def enqueue_one_arguments(tasks: Sequence[StoredTask]) -> tuple[bytes, ...] | None:
+    """For a single task that is due at once, and nothing else: its id, its body, and its record around what
+    the server puts in. None for all others."""
+    [task, *others] = tasks
+    is_plain = task.eta is None and task.delay_s is None and not task.unique_key
+    if others or not is_plain or task.expires_at is not None or task.expires_in_s is not None:
+        return None
+    ttl = -1.0 if task.result_ttl is None else task.result_ttl
+    return (task.id.encode(), _body(task), *_new_record(task.queue, task.priority, task.max_losses, ttl))
+
+
+# Those of one program are mostly alike.
+@lru_cache(maxsize=256)
+def _new_record(queue: str, priority: int, max_losses: int, result_ttl: float) -> tuple[bytes, bytes, bytes]:
+    """The queue, and the record of a task that nothing has happened to, but for what the server puts in."""
+    name = queue.encode()
+    fixed = _FIXED.pack(
+        *(0, False, False, False, TOP_PRIORITY - priority, NO_RESULT, 0, 0, 0, 0, max_losses, 0),
+        *(_NEVER, _NEVER, 0, 0, 0, 0, 0, result_ttl),
+    )
+    texts = b"".join((_SHORT.pack(len(name)), name, _SHORT.pack(0) * 4, _LONG.pack(0) * 2))
+    return name, fixed[:_SEQ_AT], fixed[_STARTED_AT:] + texts
 
 
 def _body(task: StoredTask) -> bytes:

@@ -14,12 +14,14 @@ from msgspec import Struct
 
 _FOLDER: Final = files("omniq.storage.redis") / "lua"
 _CLOCK: Final = "clock"
-_COMMON: Final = ("tasks", "moves")
-# What a verb needs beyond that.
+# What a verb needs in front of it. Each function there is made anew at every call, so what is called for
+# single tasks has no more of them than it uses.
+_ALL: Final = ("tasks", "waiting", "moves")
 _NEEDS: Final = {
-    "enqueue": ("arriving",),
-    "exchange": ("settling",),
-    "write_schedule": ("arriving",),
+    "enqueue": ("tasks", "waiting", "arriving"),
+    "enqueue_one": (),
+    "exchange": (*_ALL, "quick", "settling"),
+    "write_schedule": ("tasks", "waiting", "arriving"),
 }
 
 
@@ -45,7 +47,7 @@ class Scripts:
     def _composed(self, name: str) -> Script:
         first, _, verb = _text(name).partition("\n")
         assert first.startswith("#!lua"), f"{name}.lua must begin with #!lua and its flags"
-        parts = (first, self._clock, *(_text(part) for part in (*_COMMON, *_NEEDS.get(name, ()))), verb)
+        parts = (first, self._clock, *map(_text, _NEEDS.get(name, _ALL)), verb)
         text = "\n".join(parts)
         # Redis knows scripts by this digest; nothing is kept secret with it.
         return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

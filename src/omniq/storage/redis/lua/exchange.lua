@@ -85,33 +85,55 @@ local function heads(wanted)
 end
 
 local claimed = {}
-local function take(picked)
-  local ids = {}
-  for i, head in ipairs(picked) do ids[i] = head.id end
-  local tasks, until_ = load(ids), score(now + lease)
-  for _, head in ipairs(picked) do
-    local t = tasks[head.id]
-    if not t or t.status ~= PENDING then
-      put('ZREM', 'ready:' .. head.queue, head.where)
-      if not t then put_aside(head.id, 'ready:' .. head.queue) end
-      table.insert(reply[5], head.id)
-    elseif is_expired(t) then
-      expire(t, failure_ttl)
-    elseif t.has_eta == 1 and moment(t.due) > now then -- the clock was set back since it came due
-      put('ZREM', 'ready:' .. head.queue, head.where)
-      put_pair('ZADD', 'later:' .. head.queue, score(moment(t.due)), head.where)
-    else
-      put('ZREM', 'ready:' .. head.queue, head.where)
-      if t.expires ~= NEVER then put('ZREM', 'expiring', t.id) end
-      t.status, t.epoch, t.owner, t.claim_id, t.started = RUNNING, t.epoch + 1, worker, claim_id, now
-      t.isolates, t.progress = isolates, ''
-      put_pair('ZADD', 'running', until_, t.id)
-      put('SADD', 'own:' .. worker, t.id)
-      save(t)
-      claimed[#claimed + 1] = t
-      if scarce[head.queue] then scarce_left = scarce_left - 1 end
-    end
+local function run(head, packed)
+  put_pair('HSET', 'state', head.id, packed)
+  put_pair('ZADD', 'running', score(now + lease), head.id)
+  put('SADD', 'own:' .. worker, head.id)
+  head.packed = packed
+  claimed[#claimed + 1] = head
+  if scarce[head.queue] then scarce_left = scarce_left - 1 end
+end
+
+-- One that was claimed before, has an eta, expires, or is not what it should be.
+local function take_other(head, t)
+  if not t or t.status ~= PENDING then
+    if not t then put_aside(head.id, 'ready:' .. head.queue) end
+    table.insert(reply[5], head.id)
+  elseif is_expired(t) then
+    expire(t, failure_ttl)
+  elseif t.has_eta == 1 and moment(t.due) > now then -- the clock was set back since it came due
+    put_pair('ZADD', 'later:' .. head.queue, score(moment(t.due)), head.where)
+  else
+    if t.expires ~= NEVER then put('ZREM', 'expiring', t.id) end
+    t.status, t.epoch, t.owner, t.claim_id, t.started = RUNNING, t.epoch + 1, worker, claim_id, now
+    t.isolates, t.progress = isolates, ''
+    run(head, encode(t))
+    count(PENDING, t.queue, -1)
+    count(RUNNING, t.queue, 1)
   end
+end
+
+local function take(picked)
+  local ids, quick, taken, here = {}, {}, {}, {}
+  for i, head in ipairs(picked) do ids[i] = head.id end
+  local found = many('HMGET', ns .. 'state', ids)
+  for i, head in ipairs(picked) do
+    local queue, raw = head.queue, found[i]
+    quick[queue] = quick[queue] or first_claims(queue, worker, claim_id, isolates)
+    taken[queue] = (taken[queue] or 0) + 1
+    local packed = raw and not here[head.id] and quick[queue](raw)
+    if packed then
+      run(head, packed)
+    elseif here[head.id] then -- it stands there twice
+      table.insert(reply[5], head.id)
+    else
+      take_other(head, decode(head.id, raw))
+    end
+    here[head.id] = true
+  end
+  -- Whatever became of them, they do not wait here any more, and they were the first ones.
+  for queue, how_many in pairs(taken) do redis.call('ZREMRANGEBYRANK', ns .. 'ready:' .. queue, 0, how_many - 1) end
+  count_quickly()
   flush()
 end
 
@@ -130,14 +152,18 @@ local function next_look()
 end
 
 local function in_order()
-  for _, t in ipairs(claimed) do t.high, t.low = struct.unpack('>I4I4', t.due) end
+  for _, head in ipairs(claimed) do
+    head.rank, head.high, head.low, head.seq = struct.unpack('>BI4I4I8', head.where)
+  end
   table.sort(claimed, before)
 end
 
 local marker = ns .. 'claim:' .. #worker .. ':' .. worker .. ':' .. claim_id
 if redis.call('EXISTS', marker) == 1 then
   for _, t in pairs(load(redis.call('SMEMBERS', ns .. 'own:' .. worker))) do
-    if t.status == RUNNING and t.owner == worker and t.claim_id == claim_id then claimed[#claimed + 1] = t end
+    if t.status == RUNNING and t.owner == worker and t.claim_id == claim_id then
+      claimed[#claimed + 1] = { id = t.id, where = place(t), packed = encode(t) }
+    end
   end
   in_order()
   reply[4] = 0
@@ -157,10 +183,10 @@ if #claimed == 0 then
   reply[4] = more and 0 or next_look()
 end
 local ids = {}
-for i, t in ipairs(claimed) do ids[i] = t.id end
+for i, head in ipairs(claimed) do ids[i] = head.id end
 local bodies = many('HMGET', ns .. 'body', ids)
-for i, t in ipairs(claimed) do
+for i, head in ipairs(claimed) do
   local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3] = t.id, t.packed or encode(t), bodies[i] or ''
+  reply[n + 1], reply[n + 2], reply[n + 3] = head.id, head.packed, bodies[i] or ''
 end
 return rung()

@@ -45,21 +45,29 @@ end
 
 -- ARGV from `at`: id, epoch and action and delay and the length of the first text, both texts
 local function settle(at, how_many, success_ttl, failure_ttl)
-  local ids, answers = {}, {}
+  local ids, answers, tasks = {}, {}, {}
   for i = 1, how_many do ids[i] = ARGV[at + 3 * (i - 1)] end
-  local tasks = load(ids)
+  local found = many('HMGET', ns .. 'state', ids)
   for i, id in ipairs(ids) do
     local epoch, action, delay_s, length = struct.unpack('>dBdI4', ARGV[at + 3 * i - 2])
-    local texts, t = ARGV[at + 3 * i - 1], tasks[id]
-    if t and t.status == RUNNING and t.epoch == epoch then
-      local first, second = texts, ''
-      if length < #texts then first, second = string.sub(texts, 1, length), string.sub(texts, length + 1) end
-      close(t, action, delay_s, first, second, success_ttl, failure_ttl)
-      answers[i] = HELD
+    local texts, raw, t = ARGV[at + 3 * i - 1], found[i], tasks[id]
+    if not t and raw and action == SUCCEED and quick_success(id, raw, epoch, texts, success_ttl) then
+      tasks[id], answers[i] = { status = SUCCESS, epoch = epoch }, HELD
     else
-      answers[i] = answer(t, id, epoch, action)
+      t = t or decode(id, raw)
+      tasks[id] = t
+      if t and t.status == RUNNING and t.epoch == epoch then
+        local first, second = texts, ''
+        if length < #texts then first, second = string.sub(texts, 1, length), string.sub(texts, length + 1) end
+        if action == SUCCEED then meet(t, raw) end
+        close(t, action, delay_s, first, second, success_ttl, failure_ttl)
+        answers[i] = HELD
+      else
+        answers[i] = answer(t, id, epoch, action)
+      end
     end
   end
+  count_quickly()
   flush()
   return answers
 end

@@ -1,0 +1,25 @@
+#!lua
+-- T1 for one task that is due at once, has no key and does not expire, and is new: what most enqueues are. A straight
+-- line of commands: the functions of the others cost more to make than all of these to run.
+-- ARGV: token, id, body, queue, the record up to its order number, the record from `started` on
+-- Answers nothing where it is not that simple, and has changed nothing; then `enqueue` decides.
+local ns, token, id, body, queue, head, tail = KEYS[1], unpack(ARGV)
+local limit = redis.call('HGET', ns .. 'limits', queue)
+if limit and tonumber(redis.call('HGET', ns .. 'count', '0:' .. queue) or 0) >= tonumber(limit) then return false end
+if redis.call('EXISTS', ns .. 'gone:' .. id) == 1 then return false end
+if redis.call('HSETNX', ns .. 'body', id, body) == 0 then return false end
+local seq, high = redis.call('INCR', ns .. 'seq'), math.floor(now / 4294967296)
+local place = struct.pack('>I4I4I8', high + 2147483648, now - high * 4294967296, seq) -- due, then in order
+local record = struct.pack('>I8c8c8I8', seq, place, string.rep('\0', 8), now)
+redis.call('HSET', ns .. 'state', id, head .. record .. tail)
+redis.call('ZADD', ns .. 'order', seq, id)
+redis.call('ZADD', ns .. 'ready:' .. queue, 0, string.sub(head, 5, 5) .. place .. id)
+redis.call('SADD', ns .. 'queues', queue)
+redis.call('HINCRBY', ns .. 'count', '0:' .. queue, 1)
+local minute = string.format('%.0f', math.floor(now / 60000000))
+local tally = ns .. 'tally:' .. minute
+redis.call('ZADD', ns .. 'minutes', minute, minute)
+redis.call('HINCRBY', tally, '5:' .. queue, 1)
+if redis.call('HINCRBY', tally, '0:' .. queue, 1) == 0 then redis.call('HDEL', tally, '0:' .. queue) end
+redis.call('PUBLISH', ns .. 'due', token)
+return { 0 }

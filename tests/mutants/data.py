@@ -145,8 +145,8 @@ DATA = [
     Mutant(
         "the memory of a sent result is free in the worker",
         LINES,
-        "        if not room.is_sent:\n            self._freed.append(room.where)\n",
-        "        self._freed.append(room.where)\n",
+        "            if room is None or not room.is_sent:\n                self._freed.append(where)\n",
+        "            self._freed.append(where)\n",
         (POOL,),
         "arrives_whole or several",
     ),

@@ -15,6 +15,7 @@ from omniq.loopthread import new_event_loop
 from omniq.pool.arena import Arena
 from omniq.pool.calls import Interrupted, Raised, Returned, encode, encode_range
 from omniq.pool.process import ChildGone, Template
+from omniq.pool.reserved import ReservedArena
 from tests.pool import transport_bodies as bodies
 from tests.pool.listening import Heard, a_child, a_template, eventually, is_alive, spawned
 
@@ -356,6 +357,15 @@ async def test_no_python_runs_in_a_child_when_memory_is_let_go() -> None:
     """What is raised there is ignored: an interrupt that met a function of ours was lost."""
     async with a_child(["numpy"]) as heard:
         assert await heard.call(bodies.what_runs_when_it_goes, np.ones(100_000)) == []
+
+
+async def test_a_room_that_is_let_go_late_is_not_taken_for_the_next_one() -> None:
+    """Its slot was sent, read, freed and lent again before the body had let go of it."""
+    async with a_child(["numpy"], ReservedArena(2 * MIB).reserve()) as heard:
+        for n in range(20):
+            found = await heard.call(bodies.room_kept_until_the_next, n)
+            assert (found == n).all()
+            del found
 
 
 async def test_a_body_may_swallow_an_interrupt(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -139,6 +141,40 @@ def test_the_page_keeps_withdrawals_apart_from_interrupts() -> None:
     page.withdraw(7, 8)
     assert page.withdrawn()[:2] == [range(7, 8), range(1000, 1900)], "the oldest is forgotten"
     assert page.words[0] == 1 + WITHDRAWALS_KEPT + 1, "whoever looks there sees that there is something new"
+
+
+class Written:
+    """Words of a page; before they are read for the `nth` time, the other end writes there."""
+
+    def __init__(self, words: memoryview, nth: int, write: Callable[[], None]) -> None:
+        self._words = words
+        self._left = nth
+        self._write = write
+
+    def __getitem__(self, where: Any) -> Any:
+        self._left -= 1
+        if not self._left:
+            self._write()
+        return self._words[where]
+
+
+@pytest.mark.parametrize("nth", range(1, 6))
+def test_a_range_that_is_half_written_is_no_larger_one(nth: int) -> None:
+    """The end of the new one with the beginning of an old one: calls between them did not run."""
+    memory = memoryview(bytearray(64 * 1024))
+    page, other = ControlPage(memory), ControlPage(memory)
+    for first in range(0, 10 * WITHDRAWALS_KEPT, 10):
+        other.withdraw(first, first + 1)
+    other.post_range(5, 6)
+
+    def write() -> None:
+        other.withdraw(10_000, 10_001)
+        other.post_range(20_000, 20_001)
+
+    page.words = Written(page.words, nth, write)  # type: ignore[assignment]
+    assert not any(5000 in span for span in page.withdrawn())
+    page.words = Written(other.words, nth, lambda: other.post_range(30_000, 30_001))  # type: ignore[assignment]
+    assert not page.posted().has(15_000) and not page.posted().has(25_000)
 
 
 # --- what is written ---

@@ -86,14 +86,18 @@ class ControlPage:
 
     def withdrawn(self) -> list[range]:
         """The calls that should not begin, as far back as the ring goes."""
-        stop = WITHDRAWALS + min(self.words[WITHDRAWN], WITHDRAWALS_KEPT) * 2
-        bounds = self.words[WITHDRAWALS:stop].tolist()
-        return [range(*span) for span in zip(bounds[::2], bounds[1::2], strict=True)]
+        end = WITHDRAWALS + min(self.words[WITHDRAWN], WITHDRAWALS_KEPT) * 2
+        # The parent may be writing, its first word first. So we read the second ones first: an old end with a
+        # new beginning is no call at all, while an old beginning with a new end would be all calls between.
+        stops = self.words[WITHDRAWALS + 1 : end : 2].tolist()
+        firsts = self.words[WITHDRAWALS:end:2].tolist()
+        return [range(*span) for span in zip(firsts, stops, strict=True)]
 
     def posted(self) -> Unwanted:
         """The calls that should end, as far back as the ring goes."""
         ids = frozenset(self.words[RING : RING + min(self.words[INTERRUPTS], RING_WORDS)])
-        return Unwanted(ids, range(self.words[FROM], self.words[UNTIL]))
+        until = self.words[UNTIL]  # before the other one: see `withdrawn`
+        return Unwanted(ids, range(self.words[FROM], until))
 
     def recorded(self) -> tuple[int, int, bytes]:
         """The pickles in the journal: of which call the first result is, how many there are, their bytes."""

@@ -60,7 +60,7 @@ class Line:
         self._early: deque[Frame] = deque()
         self._grants: list[Where] = []
         self._freed: deque[Where] = deque()
-        self._rooms: dict[int, Room] = {}
+        self._rooms: dict[Where, Room] = {}  # also one that is sent, as long as somebody here looks at it
         self._sending = threading.Lock()  # a body's own threads may send notes
         self.is_sending = False  # a whole frame is on its way: nothing may be raised in here
         self.is_asking = False  # nor between a question and its answer
@@ -125,7 +125,7 @@ class Line:
     def _freed_frame(self) -> bytes:
         """Empty where nothing is free. What was a room and is sent belongs to the parent."""
         for where in self._arena.left():
-            room = self._rooms.pop(where.number, None)
+            room = self._rooms.pop(where, None)
             if room is None or not room.is_sent:
                 self._freed.append(where)
         freed: list[bytes] = []
@@ -151,13 +151,13 @@ class Line:
             return None
         where = granted.where
         view = self._arena.export(where)
-        self._rooms[where.number] = Room(where, ctypes.addressof(view.obj))  # type: ignore[arg-type]
+        self._rooms[where] = Room(where, ctypes.addressof(view.obj))  # type: ignore[arg-type]
         return view[:nbytes]
 
     def _place(self, part: Bytes) -> Place:
         if isinstance(part, memoryview):
             address = address_of(part)
-            for room in tuple(self._rooms.values()):
+            for room in reversed(tuple(self._rooms.values())):  # the latest use of a slot
                 start = address - room.address
                 if 0 <= start < room.where.size:
                     if room.is_sent:
@@ -173,7 +173,7 @@ class Line:
         slot = self._grant_for(nbytes) if nbytes >= SMALLEST_SLOT else None
         for place in places:
             if place.where is not wire.NOWHERE:
-                self._rooms[place.where.number].is_sent = True
+                self._rooms[place.where].is_sent = True
         return wire.pack_scattered(places, others, slot)
 
     # --- grants ----------------------------------------------------------------------------------

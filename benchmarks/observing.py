@@ -1,6 +1,6 @@
 """What metrics and traces cost: the same drain with them on and off, alternated.
 
-    python -m benchmarks.observing [--rounds N] [--tasks N] [--body async|sync] [VARIANT ...]
+    python -m benchmarks.observing [--rounds N] [--tasks N] [--body async|sync] [--one-in N] [VARIANT ...]
 
 Each sample is a process of its own with a SQLite file of its own: tasks that do nothing are put there, then
 one worker with 100 slots ends them all. CPU is the process's, from the worker's start to its end, of all
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import secrets
 import statistics
@@ -29,10 +30,9 @@ from omniq.storage import SQLiteStorage
 
 SLOTS = 100
 CHUNK = 10_000
-ONE_IN = 100
 LIMIT_S = 300.0
-# What is on. "metrics and traces": with 1 in 100 traced. "no SDK": q.trace() where no exporter is set up.
-VARIANTS = ("off", "metrics", "traces, no SDK", "traced 1 in 100", "every run traced", "metrics and traces")
+# What is on. "some traced": one in a hundred, or in --one-in. "no SDK": q.trace() without an exporter.
+VARIANTS = ("off", "metrics", "traces, no SDK", "some traced", "every run traced", "metrics and traces")
 
 
 async def amark() -> None:
@@ -49,34 +49,43 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tasks", type=int, default=20_000)
     parser.add_argument("--body", choices=("async", "sync"), default="async")
+    parser.add_argument("--one-in", type=int, default=100)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     told = parser.parse_args()
     if unknown := set(told.variants) - set(VARIANTS):
         parser.error(f"no variant is called {'; '.join(sorted(unknown))}; there are: {'; '.join(VARIANTS)}")
     if told.child is not None:
-        print(json.dumps(sample(told.variants[0], told.child, told.tasks, told.body)))
+        print(json.dumps(sample(told.variants[0], told)))
         return
     variants = ["off", *(one for one in told.variants or VARIANTS if one != "off")]
     found: dict[str, list[dict[str, float]]] = {variant: [] for variant in variants}
     for turn in range(told.rounds):
         first = turn % len(variants)  # nobody is always the last
         for variant in variants[first:] + variants[:first]:
-            found[variant].append(_in_a_process(variant, told.tasks, told.body))
-    _print(found, told.tasks, told.body)
+            found[variant].append(_in_a_process(variant, told))
+    _print(found, told)
 
 
-def _in_a_process(variant: str, tasks: int, body: str) -> dict[str, float]:
+def _in_a_process(variant: str, told: argparse.Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="omniq-observing-") as folder:
-        command = [sys.executable, "-m", "benchmarks.observing", "--child", folder, "--tasks", str(tasks)]
-        ended = subprocess.run(
-            [*command, "--body", body, variant], capture_output=True, text=True, check=True, timeout=LIMIT_S
-        )
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.observing",
+            "--child",
+            folder,
+            "--tasks",
+            str(told.tasks),
+        ]
+        command += ["--body", told.body, "--one-in", str(told.one_in), variant]
+        ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S)
     figures: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
     return figures
 
 
-def _print(found: dict[str, list[dict[str, float]]], tasks: int, body: str) -> None:
-    print(f"{tasks:,} tasks, {body} bodies, {SLOTS} slots, median of {len(found['off'])}\n")
+def _print(found: dict[str, list[dict[str, float]]], told: argparse.Namespace) -> None:
+    samples = f"1 in {told.one_in} traced where some are, median of {len(found['off'])}"
+    print(f"{told.tasks:,} tasks, {told.body} bodies, {SLOTS} slots, {samples}\n")
     print("| | tasks/s | of off | CPU µs/task | of off |")
     print("|---|---|---|---|---|")
     for variant, taken in found.items():
@@ -98,22 +107,23 @@ def _against(found: dict[str, list[dict[str, float]]], variant: str, figure: str
 # --- one sample, in a process of its own ---------------------------------------------------------
 
 
-def sample(variant: str, folder: Path, tasks: int, body: str) -> dict[str, float]:
+def sample(variant: str, told: argparse.Namespace) -> dict[str, float]:
     logger.remove()
     logger.add(sys.stderr, level="WARNING")
-    return asyncio.run(_drained(variant, folder, tasks, body))
+    return asyncio.run(_drained(variant, told))
 
 
-async def _drained(variant: str, folder: Path, tasks: int, body: str) -> dict[str, float]:
-    function = amark if body == "async" else mark
-    await _fill(variant, folder, tasks, function)
-    q = OmniQ(SQLiteStorage(folder / "jobs.db"))
+async def _drained(variant: str, told: argparse.Namespace) -> dict[str, float]:
+    function, tasks = amark if told.body == "async" else mark, told.tasks
+    await _fill(variant, told, function)
+    q = OmniQ(SQLiteStorage(told.child / "jobs.db"))
     q.task(name="mark")(function)
     if "trace" in variant:
-        _trace(q, variant)
+        _trace(q, variant, told.one_in)
     worker = q.async_worker(concurrency=SLOTS).until_idle()
     if "metrics" in variant:
         worker.measured()
+    gc.collect()  # what was loaded is looked through once, sooner or later; no variant is to pay for that
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     await worker.run()
     took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
@@ -123,26 +133,26 @@ async def _drained(variant: str, folder: Path, tasks: int, body: str) -> dict[st
     return {"per_s": tasks / took_s, "cpu_us": 1e6 * cpu_s / tasks}
 
 
-async def _fill(variant: str, folder: Path, tasks: int, function: Callable[[], Any]) -> None:
+async def _fill(variant: str, told: argparse.Namespace, function: Callable[[], Any]) -> None:
     """Each task as if it was enqueued alone: with the header that the span of its enqueue leaves in it."""
-    async with OmniQ(SQLiteStorage(folder / "jobs.db")) as q:
+    async with OmniQ(SQLiteStorage(told.child / "jobs.db")) as q:
         job = q.task(name="mark")(function)
         calls = [
-            job.options(headers=_header(variant, n)).call() if "trace" in variant else job.call()
-            for n in range(tasks)
+            job.options(headers=_header(variant, n, told.one_in)).call() if "trace" in variant else job.call()
+            for n in range(told.tasks)
         ]
-        for first in range(0, tasks, CHUNK):
+        for first in range(0, told.tasks, CHUNK):
             await q.aenqueue_many(calls[first : first + CHUNK])
 
 
-def _header(variant: str, n: int) -> dict[str, str]:
-    recorded = variant == "every run traced" or n % ONE_IN == 0
+def _header(variant: str, n: int, one_in: int) -> dict[str, str]:
+    recorded = variant == "every run traced" or n % one_in == 0
     if variant == "traces, no SDK":
         return {}
     return {"traceparent": f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-{recorded:02x}"}
 
 
-def _trace(q: OmniQ, variant: str) -> None:
+def _trace(q: OmniQ, variant: str, one_in: int) -> None:
     """With the SDK as it is set up for production: spans are handed on in batches, in a thread."""
     if variant == "traces, no SDK":
         q.trace()
@@ -155,7 +165,7 @@ def _trace(q: OmniQ, variant: str) -> None:
         def export(self, spans: object) -> SpanExportResult:
             return SpanExportResult.SUCCESS
 
-    sampler = ALWAYS_ON if variant == "every run traced" else ParentBased(TraceIdRatioBased(1 / ONE_IN))
+    sampler = ALWAYS_ON if variant == "every run traced" else ParentBased(TraceIdRatioBased(1 / one_in))
     provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(Nowhere()))
     q.trace(provider)

@@ -27,7 +27,7 @@ OPERATING = [
     Mutant(
         "any name is served",
         GUARD,
-        "        if host_of(headers) not in self._hosts:\n",
+        "        if not self.serves(headers):\n",
         "        if False:\n",
         SAFE,
         "bent_here or another_site",

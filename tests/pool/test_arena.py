@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omniq.pool.arena import SMALLEST_SLOT, Arena, Attached, Slot, default_limit_bytes, slot_size
+from omniq.pool.arena import (
+    MAX_CHILD_MAPPINGS,
+    SMALLEST_SLOT,
+    Arena,
+    Attached,
+    Slot,
+    default_limit_bytes,
+    slot_size,
+)
 
 MIB = 1024 * 1024
 
@@ -178,13 +186,39 @@ def test_the_default_limit_is_a_part_of_what_there_is() -> None:
 
 def test_closing_unmaps_what_nobody_looks_at() -> None:
     """At once, though somebody still knows the slots; each mapping is a descriptor as well."""
-    arena = Arena(16 * MIB)
-    idle, seen = arena.take(MIB), arena.take(MIB)
-    assert idle is not None
-    assert seen is not None
+    arena = Arena(64 * MIB)
+    large, idle, seen = arena.take(16 * MIB), arena.take(MIB), arena.take(MIB)
+    assert large is not None and idle is not None and seen is not None
     view = seen.export()
+    large.free()
     idle.free()
+    file = os.dup(arena.fileno())
     arena.close()
-    assert idle.map.closed
+    assert large.map.closed
+    assert os.fstat(file).st_blocks * 512 == MIB, "what is left is looked at"
+    os.close(file)
     view[0] = 7
     assert view[0] == 7
+
+
+def test_results_that_are_kept_do_not_use_up_the_descriptors() -> None:
+    """D7: a program may keep any number of them, and has other uses for its descriptors."""
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = descriptors()
+    arena = Arena(64 * MIB)
+    child = Attached(arena.fileno())
+    kept: list[memoryview] = []
+    for number in range(500):
+        slot = arena.take(64 * 1024)
+        assert slot is not None
+        child.view(slot.where)[0] = number % 256
+        kept.append(slot.export())
+    assert [view[0] for view in kept] == [number % 256 for number in range(500)]
+    assert descriptors() - before <= 1 + 4 + MAX_CHILD_MAPPINGS
+    child._maps.clear()
+    kept.clear()
+    arena.close()
+    assert descriptors() == before

@@ -26,6 +26,12 @@ SMALLEST_SLOT: Final = 64 * 1024
 MAX_DEFAULT_BYTES: Final = 1024**3
 MIN_DEFAULT_BYTES: Final = 64 * 1024**2
 MAX_CHILD_MAPPED_BYTES: Final = 512 * 1024**2
+# A mapping costs a descriptor for as long as it is looked at, and a program may keep any number of results.
+# So the parent cuts small slots out of stretches (1 GiB of them costs 128), and a child keeps few. What is
+# looked at when the arena is closed keeps its whole stretch, which is why those are not larger.
+STRETCH_BYTES: Final = 8 * 1024**2
+MAX_CHILD_MAPPINGS: Final = 64
+_POPULATE: Final = 23  # MADV_POPULATE_WRITE, from Linux 5.14 on
 
 _MAP_FLAGS: Final = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 
@@ -93,17 +99,17 @@ class Slot:
     __slots__ = ("_arena", "_start", "generation", "map", "memory", "number", "offset", "size")
 
     def __init__(
-        self, arena: Arena, number: int, offset: int, size: int, whole: mmap.mmap | None = None
+        self, arena: Arena, number: int, offset: int, size: int, memory: mmap.mmap, start: int
     ) -> None:
-        """With `whole`, a mapping of the file from its beginning, it needs none of its own."""
+        """It begins at `offset` in the file, and at `start` in `memory`, which may be that of many slots."""
         self._arena = arena
         self.number = number
         self.offset = offset
         self.size = size
         self.generation = 0
-        self._start = 0 if whole is None else offset
-        self.map = mapped(arena.fileno(), size, offset) if whole is None else whole
-        self.memory = memoryview(self.map)[self._start : self._start + size]
+        self._start = start
+        self.map = memory
+        self.memory = memoryview(memory)[start : start + size]
 
     @property
     def where(self) -> Where:
@@ -117,6 +123,18 @@ class Slot:
 
     def free(self) -> None:
         self._arena.take_back(self)
+
+    def give_back(self) -> None:
+        """Let the system have its memory. It is not used again."""
+        remove = getattr(mmap, "MADV_REMOVE", None)
+        if remove is not None:
+            self.map.madvise(remove, self._start, self.size)
+
+    def close(self) -> None:
+        """Let go of its mapping, which is closed with the last slot that lies in it."""
+        self.memory.release()
+        with suppress(BufferError):
+            self.map.close()
 
 
 class Arena:
@@ -134,6 +152,8 @@ class Arena:
         self._close_file.atexit = False
         self._end = 0
         self._made = 0
+        self._stretch: mmap.mmap | None = None
+        self._stretch_at = 0
         self._free: dict[int, list[Slot]] = {}
         # A view can go at any moment, also in the middle of `take`: it only leaves a note.
         self._coming_back: deque[Slot | Watch] = deque()
@@ -143,17 +163,17 @@ class Arena:
         return self._fd
 
     def close(self) -> None:
-        """Views that are still held stay valid. What nobody looks at is unmapped now."""
+        """Views that are still held stay valid. The memory that nobody looks at goes now."""
         self._close_file()
         self._fd = -1
+        self._stretch = None
         self._watches.clear()
         for slot in (
             *map(slot_of, self._coming_back),
             *(slot for slots in self._free.values() for slot in slots),
         ):
-            slot.memory.release()
-            with suppress(BufferError):  # one mapping may be that of many slots
-                slot.map.close()
+            slot.give_back()
+            slot.close()
         self._free.clear()
         self._coming_back.clear()
 
@@ -195,13 +215,30 @@ class Arena:
         try:
             # Memory that is not there must be an error here: at the first touch it would be a fatal signal.
             os.posix_fallocate(self._fd, offset, size)
-            slot = Slot(self, self._made, offset, size)
+            slot = Slot(self, self._made, offset, size, *self._mapping(offset, size))
         except OSError:
             return None
         self._end += size
         self._made += 1
         self.reserved_bytes += size
         return slot
+
+    def _mapping(self, offset: int, size: int) -> tuple[mmap.mmap, int]:
+        """Memory with this slot, which has just been added to the end of the file, and where it begins."""
+        if size >= STRETCH_BYTES:
+            return mapped(self._fd, size, offset), 0
+        if self._stretch is None or offset + size > self._stretch_at + len(self._stretch):
+            try:
+                os.ftruncate(self._fd, offset + STRETCH_BYTES)  # costs nothing until it is filled
+                self._stretch = mapped(self._fd, STRETCH_BYTES, offset, is_filled=False)
+            except OSError:  # a limit on addresses, or on files
+                return mapped(self._fd, size, offset), 0
+            self._stretch_at = offset
+        start = offset - self._stretch_at
+        if hasattr(self._stretch, "madvise"):
+            with suppress(OSError):  # then its pages are looked up one by one
+                self._stretch.madvise(_POPULATE, start, size)
+        return self._stretch, start
 
     def _make_room(self, size: int) -> bool:
         """Give idle slots of other sizes back to the system until `size` fits under the limit."""
@@ -213,11 +250,9 @@ class Arena:
         return True
 
     def _release(self, slot: Slot) -> None:
-        remove = getattr(mmap, "MADV_REMOVE", None)
-        if remove is not None:
-            slot.map.madvise(remove)
-        self.reserved_bytes -= slot.size
+        slot.give_back()
         slot.memory.release()
+        self.reserved_bytes -= slot.size
 
     @property
     def free_bytes(self) -> int:
@@ -293,7 +328,9 @@ class Attached:
             return found
         if found is not None:  # memory that was cut anew, into larger slots
             self._mapped_bytes -= len(self._maps.pop(where.offset))
-        while self._maps and self._mapped_bytes + where.size > MAX_CHILD_MAPPED_BYTES:
+        while self._maps and (
+            len(self._maps) >= MAX_CHILD_MAPPINGS or self._mapped_bytes + where.size > MAX_CHILD_MAPPED_BYTES
+        ):
             self._forget_oldest()
         try:
             made = self.map_alone(where)

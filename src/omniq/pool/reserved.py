@@ -107,10 +107,10 @@ class ReservedArena(Arena):
     def close(self) -> None:
         """Views that are still held stay valid, and keep the memory."""
         self._take_in()
-        for slot in self._outside:
-            slot.memory.release()
-            slot.map.close()
+        for slot in (*self._outside, *(slot for slots in self._free.values() for slot in slots)):
+            slot.close()
         self._outside.clear()
+        self._free.clear()
         self._whole = None
         super().close()
 
@@ -157,7 +157,7 @@ class ReservedArena(Arena):
             slot.memory.release()
             self._ranges.give_back(slot.offset, slot.size)
         self._made += 1
-        return Slot(self, self._made, offset, size, self._whole)
+        return Slot(self, self._made, offset, size, self._whole, offset)
 
     @property
     def used_bytes(self) -> int:

@@ -248,6 +248,9 @@ WHY: dict[str, str] = {
         "twelve times the best one is 0.71 of the bare script; one worker has one call under way, so it "
         "waits while the server works, and the server while it works"
     ),
+    "Redis: drain with sync bodies / raw limit": (
+        "one call is under way: what a task costs the worker and what it costs the server follow each other"
+    ),
     "Redis: drain at a backlog of 1,000,000 / 10,000": (
         "a value that is replaced is freed, so what a script hands to its commands lies all over the memory "
         "of a million tasks: two thirds of what a task costs the server more; the rest is larger hash tables"

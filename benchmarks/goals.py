@@ -245,16 +245,24 @@ WHY: dict[str, str] = {
         f"procrastinate did 811 tasks/s: fifty times that is all {_LIMIT}"
     ),
     f"Redis: drain with async bodies / {BEST_KEEPER}": (
-        "twelve times the best one is 0.71 of the bare script, and one worker has one call under way"
+        "twelve times the best one is 0.71 of the bare script; one worker has one call under way, so it "
+        "waits while the server works, and the server while it works"
+    ),
+    "Redis: drain with sync bodies / raw limit": (
+        "one call is under way: what a task costs the worker and what it costs the server follow each other"
     ),
     "Redis: drain at a backlog of 1,000,000 / 10,000": (
-        "not profiled; a sorted set of a million entries is far larger than the processor's cache"
+        "a value that is replaced is freed, so what a script hands to its commands lies all over the memory "
+        "of a million tasks: two thirds of what a task costs the server more; the rest is larger hash tables"
     ),
     "Redis: enqueue one by one, sync / huey": (
-        "huey pushes one value onto a list; the script that keeps record, order, digest and tallies does "
-        "6,300 calls/s by itself where huey did 8,200"
+        "huey pushes one value onto a list; a script keeps record, order, digest and tallies with fifteen "
+        "commands, for 70 µs of the server where an empty command takes 33"
     ),
-    "Redis: latency p50, ms": "not profiled; a message wakes the worker, which then has to claim",
+    "Redis: latency p50, ms": (
+        "of 1.4 ms, 0.6 pass until the worker hears of the task, 0.15 until it asks for it, 0.4 until it has "
+        "it, 0.2 until it runs: each is a process that slept and finds its memory cold"
+    ),
     "calls all at once / ProcessPoolExecutor": "a worker gets a call when it has reported the one before",
     **{f"batches of {size} / the best other": _BATCHES for size in ("100", "1,000")},
     **{f"loader: time to the first batch, {kind} / the best other": _STARTED for kind in DATASETS},

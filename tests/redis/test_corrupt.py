@@ -125,3 +125,20 @@ async def test_a_worker_that_cannot_be_read_hides_nobody(
         await break_it(redis_url, store, ("HSET", "workers", "ann", nonsense))
         assert [worker.id for worker in await store.workers()] == ["bob"]
         assert (await vital_signs(store))[1][0].id == "bob"
+
+
+@pytest.mark.parametrize("key", ["seq", "state", "order", "ready:default", "queues"])
+@pytest.mark.parametrize("unique_key", [None, "k"])  # the short way, the long way
+async def test_an_enqueue_that_stopped_half_way_may_be_repeated(
+    redis_url: str, namespace: str, key: str, unique_key: str | None
+) -> None:
+    """Somebody else's key is in the way, and then it is not."""
+    task = Task(JOB, ("x",), id="one", unique_key=unique_key)
+    async with RedisStorage(redis_url, namespace=namespace) as store:
+        await break_it(redis_url, store, ("SET", key, "nonsense"))
+        with pytest.raises(OmniqError):
+            await store.enqueue(task)
+        await break_it(redis_url, store, ("DEL", key))
+        assert await store.enqueue(task) == "one"
+        [claimed] = await store.claim("ann", None, 5)
+        assert store.decode(claimed).args == ("x",)

@@ -135,6 +135,7 @@ class Line:
         except BORDER as exc:
             raise address.told(exc, is_dialled=False, has_heard=False) from None
         try:
+            self._socket.settimeout(LATE_S)
             self._sign_in(what_for)
         except BORDER as exc:
             self.close()
@@ -159,9 +160,7 @@ class Line:
                 raise reply
 
     def call(self, *command: Argument) -> Any:
-        self._socket.settimeout(ANSWER_TIMEOUT_S)
-        self._socket.sendall(pack(command))
-        self._socket.settimeout(LATE_S)
+        self._send(pack(command))
         until = time.monotonic() + ANSWER_TIMEOUT_S
         try:
             while (reply := self._reader.gets()) is _NOTHING:
@@ -169,6 +168,14 @@ class Line:
         except hiredis.ProtocolError as exc:
             raise ConnectionError(f"the answer is no Redis protocol: {exc}") from exc
         return reply
+
+    def _send(self, packed: bytes) -> None:
+        if len(packed) <= _CHUNK:  # nothing else is under way, so it goes at once
+            self._socket.sendall(packed)
+            return
+        self._socket.settimeout(ANSWER_TIMEOUT_S)
+        self._socket.sendall(packed)
+        self._socket.settimeout(LATE_S)
 
     def _received(self, until: float) -> bytes:
         while True:

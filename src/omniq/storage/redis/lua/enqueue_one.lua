@@ -7,7 +7,7 @@ local ns, token, id, body, queue, head, tail = KEYS[1], unpack(ARGV)
 local limit = redis.call('HGET', ns .. 'limits', queue)
 if limit and tonumber(redis.call('HGET', ns .. 'count', '0:' .. queue) or 0) >= tonumber(limit) then return false end
 if redis.call('EXISTS', ns .. 'gone:' .. id) == 1 then return false end
-if redis.call('HSETNX', ns .. 'body', id, body) == 0 then return false end
+if redis.call('HEXISTS', ns .. 'body', id) == 1 then return false end
 local seq, high = redis.call('INCR', ns .. 'seq'), math.floor(now / 4294967296)
 local place = struct.pack('>I4I4I8', high + 2147483648, now - high * 4294967296, seq) -- due, then in order
 local record = struct.pack('>I8c8c8I8', seq, place, string.rep('\0', 8), now)
@@ -21,5 +21,6 @@ local tally = ns .. 'tally:' .. minute
 redis.call('ZADD', ns .. 'minutes', minute, minute)
 redis.call('HINCRBY', tally, '5:' .. queue, 1)
 if redis.call('HINCRBY', tally, '0:' .. queue, 1) == 0 then redis.call('HDEL', tally, '0:' .. queue) end
+redis.call('HSET', ns .. 'body', id, body) -- last: whoever failed before may call again, and is not taken for known
 redis.call('PUBLISH', ns .. 'due', token)
 return { 0 }

@@ -312,6 +312,11 @@ def due_at(task: StoredTask) -> datetime:
     return moment
 
 
+def claim_order(task: StoredTask) -> tuple[int, datetime, int]:
+    """Who goes first: priority, then the moment it was due, then order of enqueueing."""
+    return -task.priority, due_at(task), task.seq
+
+
 def timing(task: StoredTask) -> Timing | None:
     """How long a task that ended waited since it was due, and ran."""
     if task.started_at is None or task.finished_at is None:

@@ -329,11 +329,13 @@ class Rows(ABC):
             self.next_due = now
             return again
         claimed: list[StoredTask] = []
-        for _ in range(MAX_EXPIRY_ROUNDS):
+        for expiry_round in range(MAX_EXPIRY_ROUNDS):
             wish, wanted = _left_of(claim, claimed), claim.limit - len(claimed)
             batch = self.due(wish, wanted, now) if wanted > 0 else []
             running = self._claim_or_expire(batch, claim, now)
             claimed += running
+            if expiry_round and running:  # a scarce one may have stood behind one that expired
+                claimed.sort(key=lifecycle.claim_order)
             if len(running) == len(batch) < wanted:
                 self.next_due = self.due_next(_left_of(claim, claimed), now)
                 return claimed

@@ -52,7 +52,7 @@ class ClaimRows(ConnectedRows):
         if claim.scarce and claim.scarce_limit > 0:
             scarce = [name for name in claim.scarce if claim.queues is None or name in claim.queues]
             found += self._due_in(scarce, self.paused(), min(limit, claim.scarce_limit), now)
-            found.sort(key=lambda task: (-task.priority, lifecycle.due_at(task), task.seq))
+            found.sort(key=lifecycle.claim_order)
         if found:  # they are claimed next, and others come first then
             self._heads = None
         return found[:limit]

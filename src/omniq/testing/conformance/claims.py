@@ -106,6 +106,13 @@ class Claims(FullCase):
         _, claims = await self.store.exchange((), Claim("ann", None, 9, 9.0, new_id(), ("cpu",), 2))
         assert [claim.id for claim in claims] == ids[:2]
 
+    async def test_a_scarce_one_behind_an_expired_one_keeps_its_place(self) -> None:
+        ids = [await self.put(queue=queue) for queue in ("cpu", "mail", "mail")]
+        await self.store.enqueue(Task(JOB, queue="cpu", priority=5, expires_at=self.moment(1)))
+        await self.advance(2)
+        _, claims = await self.store.exchange((), Claim("ann", None, 3, 9.0, new_id(), ("cpu",), 1))
+        assert [claim.id for claim in claims] == ids
+
     async def test_a_retried_task_stands_behind_by_its_new_eta(self) -> None:
         claimed = await self.start("retried")
         await self.advance(1)

@@ -47,14 +47,6 @@ POSTGRES = [
         "hand_out",
     ),
     Mutant(
-        "PostgreSQL: what is dead is walked over by every claim as long as that is fast",
-        FUNCTIONS,
-        "IF pages > 100 + 80 * cardinality(names) OR clock_timestamp() - began",
-        "IF clock_timestamp() - began",
-        (COST,),
-        "walk_is_long",
-    ),
-    Mutant(
         "PostgreSQL: a repeated claim does not wait for the first",
         FUNCTIONS,
         "    PERFORM pg_advisory_xact_lock(hashtextextended(new_claim_id || ' ' || worker_id, 0));",

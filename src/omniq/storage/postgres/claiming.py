@@ -2,8 +2,8 @@
 
 A claimed task leaves a dead entry at the head of the index until a vacuum removes it, and an old snapshot
 somewhere in the database keeps every vacuum from doing so. A walk from the start passes over all of them. So
-where the server says that such a walk was long, the next ones begin at the last task that was handed out, for
-a while. Priorities stay exact; within one, a task with an earlier eta that appears behind the cursor
+where the server says that such a walk was slow, the next ones begin at the last task that was handed out, for
+up to a second. Priorities stay exact; within one, a task with an earlier eta that appears behind the cursor
 waits for the next walk from the start.
 """
 
@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-# Walks from the start take at most a twentieth of the time, if nothing has to wait longer than this for one.
+# A walk that takes less is cheap enough to be made every time.
+CHEAP_WALK_S: Final = 0.002
+# Walks from the start take at most a twentieth of the time, but are made once a second.
 SHARE_OF_TIME: Final = 20
-LONGEST_S: Final = 3.0
-AFTER_SILENCE_S: Final = 1.0
+LONGEST_S: Final = 1.0
 # Ranges that are remembered; of one that is not, the walk begins at its start.
 MAX_RANGES: Final = 1000
 
@@ -38,12 +39,12 @@ class Cursor:
 
     def give_up(self, now: float) -> None:
         """No answer: if the walk was too long, the next one should not begin with all of it again."""
-        self.from_start_at = now + AFTER_SILENCE_S
+        self.from_start_at = now + LONGEST_S
 
     def note(self, walk_s: float, now: float, was_from_start: bool) -> None:
-        """How long the walk took; nothing, if it was so short that it can be made every time."""
         if was_from_start:
-            self.from_start_at = now + min(LONGEST_S, walk_s * SHARE_OF_TIME)
+            pause_s = 0.0 if walk_s < CHEAP_WALK_S else min(LONGEST_S, walk_s * SHARE_OF_TIME)
+            self.from_start_at = now + pause_s
 
     def advance(self, rows: Sequence[Sequence[Any]], was_from_start: bool) -> None:
         """Behind the tasks that were handed out, which come in order."""

@@ -49,13 +49,11 @@ END $body$;
 CREATE FUNCTION minute() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT date_trunc(''minute'', clock())';
 
 -- Put tallies together, at most so many rows at a time and one caller at a time: what is older than two hours in one
--- row per queue, the rest in one per minute and queue. Whoever comes meanwhile goes away again, and so does a caller
--- whose transaction would fail over rows that others have put together since its snapshot.
+-- row per queue, the rest in one per minute and queue. Whoever comes meanwhile goes away again.
 CREATE FUNCTION fold_tallies(page bigint) RETURNS void LANGUAGE plpgsql
 SET search_path FROM CURRENT AS $body$
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed'
-            OR NOT pg_try_advisory_xact_lock(hashtextextended('omniq fold ' || current_schema(), 0)) THEN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('omniq fold ' || current_schema(), 0)) THEN
         RETURN;
     END IF;
     WITH old AS (
@@ -300,18 +298,32 @@ BEGIN
         INTO held, rang_due, rang_result FROM closed c;
 END $body$;
 
--- What is true of those that were not ours to settle, by their numbers: was this very outcome recorded before?
-CREATE FUNCTION truth(ids text[], epochs bigint[], actions smallint[], held bigint[]) RETURNS text
-LANGUAGE plpgsql AS $body$
+-- Without actions, all of them succeeded. `missed`: by their numbers, what is true of those that were not ours to settle.
+CREATE FUNCTION settle(
+    ids text[], epochs bigint[], actions smallint[], results bytea[], delays float8[], errors text[],
+    poisons text[], success_ttl float8, failure_ttl float8,
+    OUT missed text, OUT rang_due boolean, OUT rang_result boolean) LANGUAGE plpgsql AS $body$
+DECLARE
+    held bigint[];
 BEGIN
-    RETURN (SELECT json_object_agg(s.n, CASE
-        WHEN s.action = 0 AND t.status = 2 AND t.epoch = s.epoch THEN 'already'
-        WHEN EXISTS (SELECT FROM run r WHERE r.seq = t.seq AND r.epoch = s.epoch AND
-            (r.outcome = outcome_of(s.action) OR s.action <> 0 AND r.outcome = 'cancelled')) THEN 'already'
-        ELSE 'stale' END)::text
-    FROM (SELECT v.id, v.epoch, coalesce(v.action, 0::smallint) AS action, v.n
-        FROM unnest(ids, epochs, actions) WITH ORDINALITY AS v (id, epoch, action, n)) s
-        LEFT JOIN task t ON t.id = s.id WHERE held IS NULL OR s.n <> ALL (held));
+    IF cardinality(actions) = 0 THEN
+        held := succeed(ids, epochs, results, success_ttl);
+        rang_result := held IS NOT NULL;
+    ELSE
+        SELECT c.held, c.rang_due, c.rang_result INTO held, rang_due, rang_result FROM conclude(
+            ids, epochs, actions, results, delays, errors, poisons, success_ttl, failure_ttl) c;
+    END IF;
+    IF held IS NULL OR cardinality(held) < cardinality(ids) THEN
+        -- Was this very outcome recorded before?
+        SELECT json_object_agg(s.n, CASE
+            WHEN s.action = 0 AND t.status = 2 AND t.epoch = s.epoch THEN 'already'
+            WHEN EXISTS (SELECT FROM run r WHERE r.seq = t.seq AND r.epoch = s.epoch AND
+                (r.outcome = outcome_of(s.action) OR s.action <> 0 AND r.outcome = 'cancelled')) THEN 'already'
+            ELSE 'stale' END)::text
+        INTO missed FROM (SELECT v.id, v.epoch, coalesce(v.action, 0::smallint) AS action, v.n
+            FROM unnest(ids, epochs, actions) WITH ORDINALITY AS v (id, epoch, action, n)) s
+            LEFT JOIN task t ON t.id = s.id WHERE held IS NULL OR s.n <> ALL (held);
+    END IF;
 END $body$;
 
 CREATE FUNCTION outcome_of(action smallint) RETURNS text LANGUAGE sql IMMUTABLE AS $body$
@@ -387,10 +399,8 @@ END $body$;
 -- was not handed out is held by somebody's lock, a claimer's most likely; if not, it is there again in a moment.
 CREATE FUNCTION next_look(
     names text[], at_queues text[], at_ranks smallint[], at_dues timestamptz[], at_seqs bigint[])
-RETURNS float8 LANGUAGE plpgsql STABLE AS $body$
-BEGIN
-    RETURN (SELECT min(
-        CASE WHEN h.due <= clock() OR h.eta IS NULL THEN 0.1 ELSE extract(epoch FROM h.due - clock()) END)
+RETURNS float8 LANGUAGE sql STABLE AS $body$
+    SELECT min(CASE WHEN h.due <= clock() OR h.eta IS NULL THEN 0.1 ELSE extract(epoch FROM h.due - clock()) END)::float8
     FROM generate_series(-9, 0) AS r (rank) CROSS JOIN unnest(names) AS q (name)
         LEFT JOIN unnest(at_queues, at_ranks, at_dues, at_seqs) AS a (queue, rank, due, seq)
             ON a.queue = q.name AND a.rank = r.rank
@@ -398,13 +408,11 @@ BEGIN
             SELECT t.due, t.eta FROM task t WHERE t.status = 0 AND t.queue = q.name AND t.rank = r.rank::smallint
                 AND (t.due, t.seq) >= (coalesce(a.due, '-infinity'), coalesce(a.seq, 0))
                 AND (t.expires_at IS NULL OR t.expires_at > clock())
-            ORDER BY t.due, t.seq LIMIT 1) h);
-END $body$;
+            ORDER BY t.due, t.seq LIMIT 1) h
+$body$;
 
 -- Settle, then claim. One row for each claimed task, and at the end one without a task, for the call as a whole.
--- Without actions, all that is settled has succeeded. `missed`: see `truth`. `due_in`: when to look again, where that
--- is known. `walk_us`: how long the search for due tasks took, where it should not be made again soon; what it walked
--- over is counted in pages, which do not depend on what else the machine does, and a long time is too long anyway.
+-- `due_in`: when to look again, where that is known. `walk_us`: how long the search for due tasks took.
 CREATE FUNCTION exchange(
     ids text[], epochs bigint[], actions smallint[], results bytea[], delays float8[], errors text[],
     poisons text[], success_ttl float8, failure_ttl float8,
@@ -422,24 +430,14 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 SET jit = off SET plan_cache_mode = force_generic_plan AS $body$
 #variable_conflict use_column
 DECLARE
-    held bigint[];
     names text[];
     places tid[];
     began timestamptz;
-    pages bigint;
     horizon timestamptz;
 BEGIN
     IF cardinality(ids) > 0 THEN
-        IF cardinality(actions) = 0 THEN
-            held := succeed(ids, epochs, results, success_ttl);
-            rang_result := held IS NOT NULL;
-        ELSE
-            SELECT c.held, c.rang_due, c.rang_result INTO held, rang_due, rang_result FROM conclude(
-                ids, epochs, actions, results, delays, errors, poisons, success_ttl, failure_ttl) c;
-        END IF;
-        IF held IS NULL OR cardinality(held) < cardinality(ids) THEN
-            missed := truth(ids, epochs, actions, held);
-        END IF;
+        SELECT s.missed, s.rang_due, s.rang_result INTO missed, rang_due, rang_result FROM settle(
+            ids, epochs, actions, results, delays, errors, poisons, success_ttl, failure_ttl) s;
         PERFORM ring(rang_due, rang_result);
     END IF;
     IF wanted IS NULL THEN
@@ -459,23 +457,14 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    IF wanted_queues IS NULL THEN
-        names := ARRAY(SELECT DISTINCT k.name FROM queue k);
-    ELSE
-        names := ARRAY(SELECT DISTINCT w.name FROM unnest(wanted_queues) AS w (name));
-    END IF;
-    IF EXISTS (SELECT FROM paused) THEN
-        names := ARRAY(SELECT unnest(names) EXCEPT SELECT p.queue FROM paused p);
-    END IF;
-    IF wanted > 0 AND cardinality(names) > 0 THEN
+    SELECT array_agg(DISTINCT q.name) INTO names FROM (
+        SELECT k.name FROM queue k WHERE wanted_queues IS NULL UNION ALL SELECT unnest(wanted_queues)) q
+    WHERE NOT EXISTS (SELECT FROM paused p WHERE p.queue = q.name);
+    IF wanted > 0 AND names IS NOT NULL THEN
         began := clock_timestamp();
-        pages := pg_stat_get_xact_blocks_fetched('task_waiting'::regclass);
         SELECT l.at + interval '1 minute' INTO horizon FROM latest l WHERE l.at > clock();
         places := pick(coalesce(horizon, clock()), names, wanted, scarce, scarce_limit, at_queues, at_ranks, at_dues, at_seqs);
-        pages := pg_stat_get_xact_blocks_fetched('task_waiting'::regclass) - pages;
-        IF pages > 100 + 80 * cardinality(names) OR clock_timestamp() - began >= interval '2 ms' THEN
-            walk_us := extract(epoch FROM clock_timestamp() - began) * 1000000;
-        END IF;
+        walk_us := extract(epoch FROM clock_timestamp() - began) * 1000000;
     END IF;
     IF cardinality(scarce) > 0 AND scarce_limit <=
             (SELECT count(*) FROM task t WHERE t.ctid = ANY (places) AND t.queue = ANY (scarce)) THEN
@@ -525,19 +514,12 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force
 #variable_conflict use_column
 DECLARE
     places tid[];
-    ids text[];
-    epochs bigint[];
-    cancels boolean[];
-    seqs bigint[];
 BEGIN
-    -- The index is read once: under an old snapshot it holds all that this worker ever ran. Locks go by the key, since
-    -- a row that is written to in between is in another place; `+ 0` and `|| ''` hide the index there.
-    SELECT array_agg(t.id), array_agg(t.epoch), array_agg(t.cancel_requested), array_agg(t.seq)
-        INTO ids, epochs, cancels, seqs FROM task t WHERE t.status = 1 AND t.owner = worker_id;
-    places := ARRAY(SELECT t.ctid FROM task t
-        WHERE t.id = ANY (ids) AND t.status + 0 = 1 AND t.owner || '' = worker_id FOR NO KEY UPDATE SKIP LOCKED);
+    SELECT array_agg(h.ctid) INTO places FROM (
+        SELECT t.ctid FROM task t WHERE t.status = 1 AND t.owner = worker_id FOR NO KEY UPDATE SKIP LOCKED) h;
     UPDATE task t SET lease_until = after(lease) WHERE t.ctid = ANY (places);
-    RETURN QUERY SELECT m.* FROM unnest(ids, epochs, cancels, seqs) AS m (id, epoch, cancel_requested, seq);
+    RETURN QUERY SELECT t.id, t.epoch, t.cancel_requested, t.seq FROM task t
+        WHERE t.status = 1 AND t.owner = worker_id;
 END $body$;
 
 -- Whether `lapse` would find anything.

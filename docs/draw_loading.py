@@ -53,7 +53,10 @@ def load(item: int, notes: str) -> object:
         with open(notes, "a") as file:
             file.write(f"{what} {item} {os.getpid()} {time.monotonic()}\n")
 
+    is_victim = item == KILLED and f"begin {item} " not in Path(notes).read_text()
     note("begin")
+    if is_victim:
+        signal.pause()
     array = empty(MIB, np.uint8)
     array[:] = item
     time.sleep(SLOW_S if item == SLOW else ITEM_S)

@@ -174,7 +174,7 @@ def nap(n: int, seconds: float) -> int:
 
 
 def note(path: str, naps_at: int, n: int) -> int:
-    """Every run leaves a line."""
+    """Every run leaves a line. One takes so long that what stands behind it is taken back."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
     os.write(file, f"{n}\n".encode())
     os.close(file)

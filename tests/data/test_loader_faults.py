@@ -302,7 +302,8 @@ print(*family(), flush=True)
 how = sys.argv[1]
 if how == "raise": raise SystemExit(3)
 if how == "loop":
-    for batch in iterator: pass
+    for n, batch in enumerate(iterator):
+        if n == 20: print("in the middle of it", flush=True)
 """
 
 
@@ -316,13 +317,16 @@ def test_d10_d11_a_program_that_ends_takes_its_workers_along(how: str, code: int
         cwd=ROOT,
         start_new_session=True,
     )
-    assert program.stdout is not None
-    workers = [int(pid) for pid in program.stdout.readline().split()]
-    assert len(workers) >= 2
-    if how == "loop":
-        time.sleep(0.1)
-        program.send_signal(signal.SIGINT)
-    _, err = program.communicate(timeout=30)
+    try:
+        assert program.stdout is not None
+        workers = [int(pid) for pid in program.stdout.readline().split()]
+        assert len(workers) >= 2
+        if how == "loop":
+            assert program.stdout.readline() == "in the middle of it\n"
+            program.send_signal(signal.SIGINT)
+        _, err = program.communicate(timeout=30)
+    finally:
+        program.kill()  # one that did not end would load batches for ever
     assert program.returncode == code, err
     if how != "loop":
         assert err == ""

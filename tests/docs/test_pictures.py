@@ -1,7 +1,6 @@
 """Pictures on the pages are made by scripts, and the scripts still make them."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.docs.pages import ROOT
-from tests.web.conftest import BROWSERS
+from tests.web.conftest import chromium_path
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -45,8 +44,7 @@ def test_loading_is_drawn_from_what_a_pool_did(tmp_path: Path) -> None:
 @pytest.mark.bound(240)
 def test_the_dashboard_is_taken_as_it_is(tmp_path: Path) -> None:
     """A real dashboard in the system's own browser, and every picture that a page shows is one of these."""
-    if not any(shutil.which(name) for name in BROWSERS):
-        pytest.skip("no Chromium on this machine (apt-get install chromium)")
+    chromium_path()
     script = ROOT / "docs" / "draw_dashboard.py"
     subprocess.run([sys.executable, script, tmp_path], check=True, timeout=200, capture_output=True)
     taken = {file.name for file in tmp_path.glob("*.png")}

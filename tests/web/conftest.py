@@ -44,15 +44,21 @@ def served_url(url: str, *options: str) -> Iterator[str]:
         process.stdout.close()
 
 
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    """For one test: its driver keeps an event loop running in this thread, which no other test may find."""
+def chromium_path() -> str:
+    """The system's own. Without one the test is skipped, or fails where OMNIQ_REQUIRE names a browser."""
     path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if path is None:
         missing = "no Chromium on this machine (apt-get install chromium)"
         if "browser" in os.environ.get("OMNIQ_REQUIRE", "").split(","):
             pytest.fail(missing, pytrace=False)
         pytest.skip(missing)
+    return path
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    """For one test: its driver keeps an event loop running in this thread, which no other test may find."""
+    path = chromium_path()
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -131,6 +131,10 @@ class Crew:
         self._coroutines = Coroutines(self._encode)
 
     @property
+    def slots(self) -> int:
+        return self._slots
+
+    @property
     def in_flight(self) -> int:
         return len(self._flights)
 

@@ -1,10 +1,11 @@
 """All talking of a worker to its storage while it works: what has ended is told, free slots are filled.
 
-One call is under way at a time; what ends meanwhile goes with the next one:
-
     crew ──> outbox ──┐
      ^                │
      └── exchange(settlements, claim) ── nothing to tell, nothing due: sleep until somebody rings
+
+One call is under way at a time, and what ends meanwhile goes with the next one. Where the store works while
+the worker does (`capabilities.lanes`), a second one goes beside the first as soon as it is worth a commit.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from omniq.clock import Clock, wait_for_event
 from omniq.crew import STUCK_AFTER_S, Crew
 from omniq.errors import StoreUnavailable
 from omniq.executors import CANCEL_GRACE_S, trace_of
+from omniq.lanes import LEAST_BESIDE, Lanes, Sent
 from omniq.storage.base import BaseStorage, Claimed
 from omniq.task import Answer, Claim, Settlement, one_line
 
@@ -39,10 +41,12 @@ class Outbox:
     def __init__(self) -> None:
         self.settlements: list[Settlement] = []
         self.bell = asyncio.Event()
+        self.least = 1  # fewer would not be sent now, so they wake nobody
 
     def tell(self, settlement: Settlement) -> None:
         self.settlements.append(settlement)
-        self.bell.set()
+        if len(self.settlements) >= self.least:
+            self.bell.set()
 
     def ring(self) -> None:
         self.bell.set()
@@ -110,33 +114,28 @@ class Exchanges:
         self._wishes = wishes
         self._counts = counts
         self._clock = clock
-        self._strangers: list[Settlement] = []
-        self._claims = 0  # numbers the claims of this worker; its id is nobody else's
+        self._lanes = Lanes(storage.capabilities.lanes, crew.slots, outbox.ring)
+        self._calls = 0  # numbers the calls, and so the claims of this worker, whose id is nobody else's
+        self._unanswered: list[Sent] = []  # claims to be repeated as they were, under their own ids
+        self._strangers: list[tuple[int, Settlement]] = []  # with the latest call when we heard of each
+        self._latest_look = 0  # of all claims that were answered, the one that was made last
         self._stopping = False
         self._stop_asked = asyncio.Event()
         self._give_up_settling_at: float | None = None
         self._look_at = 0.0  # when the next claim may be made, unless something wakes us
         self._found_nothing = False
+        self._found_plenty = False
         self._falls_in = False  # the next exchange only settles
         self._sleeper: asyncio.Task[None] | None = None
         self._pause_s = FIRST_PAUSE_S
 
     async def run(self) -> None:
-        claim: Claim | None = None
-        settlements: list[Settlement] = []
         try:
-            while True:
-                # What could not be sent is sent again as it was, with the same claim id.
-                settlements += self._take_outbox()
-                claim = self._refreshed(claim, len(settlements))
-                if settlements or claim is not None:
-                    if await self._exchange(settlements, claim):
-                        settlements, claim = [], None
-                    elif self.stopped_for_good:
-                        logger.error(
-                            "the store is away: {} reports are lost, leases will lapse", len(settlements)
-                        )
-                        return
+            while await self._mend():
+                if (sent := self._next()) is not None:
+                    self._send(sent)
+                elif self._lanes.busy:
+                    await self._until_rung()
                 elif (self._is_over and not self._crew.in_flight) or self._crew.is_stuck:
                     return
                 else:
@@ -149,8 +148,8 @@ class Exchanges:
             logger.warning("the worker's own asyncio task was cancelled; it claims nothing more")
             raise
         finally:
-            self._outbox.settlements[:0] = settlements
             self._stop_sleeping()
+            self._outbox.settlements[:0] = await self._lanes.call_off()
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -172,70 +171,129 @@ class Exchanges:
     def _is_over(self) -> bool:
         return self._stopping or (self._wishes.ends_when_idle and self._found_nothing)
 
-    # --- telling and taking ----------------------------------------------------------------------
+    # --- what to send ----------------------------------------------------------------------------
 
     def give_back(self, strangers: list[Settlement]) -> None:
         """What the store thinks that we run, unless it turns out that we do."""
-        self._strangers += strangers
+        self._strangers += [(self._calls, one) for one in strangers]
         self._outbox.ring()
 
+    def _next(self) -> Sent | None:
+        """The call to make now, if there is one."""
+        beside = self._lanes.busy
+        self._outbox.least = LEAST_BESIDE if beside else 1
+        if self._lanes.full or (beside and not self._is_worth_a_call()):
+            return None
+        told = self._take_outbox()
+        sent = self._to_repeat() or Sent(self._calls + 1, [], self._claim(len(told)))
+        sent.settlements = told
+        if not told and sent.claim is None:
+            return None
+        self._calls = max(self._calls, sent.number)
+        return sent
+
+    def _is_worth_a_call(self) -> bool:
+        free = self._free_slots if self._found_plenty else 0
+        return max(len(self._outbox.settlements), free) >= LEAST_BESIDE
+
+    @property
+    def _free_slots(self) -> int:
+        """A slot is taken until the store knows of the end, whoever is about to say so."""
+        return self._crew.free_slots - self._lanes.slots - len(self._outbox.settlements)
+
     def _take_outbox(self) -> list[Settlement]:
-        """What is to be told. No exchange is out now, so whoever is still unknown really is a stranger."""
-        unknown = [s for s in self._strangers if not self._crew.has(s.task.id)]
-        told, self._outbox.settlements, self._strangers = self._outbox.settlements + unknown, [], []
+        self._outbox.settlements += self._known_strangers()
+        told = self._outbox.settlements[: self._lanes.share]
+        del self._outbox.settlements[: self._lanes.share]
         scarce = self._scarce.names
         if scarce and any(getattr(one.task, "queue", None) in scarce for one in told):
             self._look_at = 0.0  # a process is free again, which the last look may have found wanting
         return told
 
-    def _refreshed(self, claim: Claim | None, settling: int) -> Claim | None:
-        """The claim to send now: never more than the free slots, nor before its time."""
-        free = self._crew.free_slots
+    def _known_strangers(self) -> list[Settlement]:
+        """Whoever is still unknown when every call from before is answered really is a stranger."""
+        if not self._strangers:
+            return []
+        open_calls = [sent.number for sent in self._unanswered]
+        if self._lanes.oldest is not None:
+            open_calls.append(self._lanes.oldest)
+        known = [(heard, one) for heard, one in self._strangers if heard < min(open_calls, default=heard + 1)]
+        self._strangers = [one for one in self._strangers if one not in known]
+        return [one for _, one in known if not self._crew.has(one.task.id)]
+
+    def _to_repeat(self) -> Sent | None:
+        """A claim whose answer never came; its slots are still free, because no other was made since."""
+        if self._stopping:
+            self._unanswered.clear()
+        return self._unanswered.pop(0) if self._unanswered else None
+
+    def _claim(self, settling: int) -> Claim | None:
+        """Never more than the free slots, nor before its time."""
+        free = min(self._free_slots, self._lanes.share)
         if self._stopping or free <= 0:
             return None
-        if claim is not None:
-            return claim
         if settling and self._falls_in:
             return None
         if self._clock.monotonic() < self._look_at and (self._found_nothing or not settling):
             return None
-        self._claims += 1
         wishes, scarce = self._wishes, tuple(sorted(self._scarce.names))
         return Claim(
             wishes.worker,
             wishes.queues,
             free,
             wishes.lease_s,
-            f"{self._claims:x}",
+            f"{self._calls + 1:x}",
             scarce,
-            max(0, self._crew.free_processes) if scarce else 0,
+            max(0, self._crew.free_processes - self._lanes.scarce_slots) if scarce else 0,
             wishes.isolates,
         )
 
-    async def _exchange(self, settlements: list[Settlement], claim: Claim | None) -> bool:
-        """One round trip: tell, and take. False when the store is away; then it is to be repeated."""
-        if claim is not None:
+    # --- telling and taking ----------------------------------------------------------------------
+
+    def _send(self, sent: Sent) -> None:
+        if sent.claim is not None:
             self._stop_sleeping()
-        try:
-            answers, claims = await self._storage.exchange(settlements, claim)
-        except StoreUnavailable as exc:
-            await self._pause(f"the store is away: {exc}")
-            return False
-        except Exception as exc:
-            if self._storage.capabilities.batched:
-                raise
-            await self._pause(f"the storage failed: {exc!r}")
-            return False
-        self._note_answers(settlements, answers)
+        self._lanes.send(sent, self._exchange(sent))
+
+    async def _until_rung(self) -> None:
+        await self._outbox.bell.wait()
+        self._outbox.bell.clear()
+
+    async def _mend(self) -> bool:
+        """Calls that failed are made again. False when the store is given up."""
+        while (failed := self._lanes.take_failed()) is not None:
+            sent, exc = failed
+            self._outbox.settlements[:0] = sent.settlements
+            if sent.claim is not None:
+                self._unanswered.append(sent)
+            await self._pause(self._explained(exc))
+            if self.stopped_for_good:
+                reports = len(self._outbox.settlements)
+                logger.error("the store is away: {} reports are lost, leases will lapse", reports)
+                return False
+        return True
+
+    def _explained(self, exc: BaseException) -> str:
+        """Why a call is to be made again. What that would not mend is raised."""
+        if isinstance(exc, StoreUnavailable):
+            return f"the store is away: {exc}"
+        if isinstance(exc, Exception) and not self._storage.capabilities.batched:
+            return f"the storage failed: {exc!r}"
+        raise exc
+
+    async def _exchange(self, sent: Sent) -> None:
+        """One round trip: tell, take, and start what came."""
+        answers, claims = await self._storage.exchange(sent.settlements, sent.claim)
+        self._note_answers(sent.settlements, answers)
         if Answer.UNSENT in answers:
             await self._pause("the storage went away while settling")
         else:
             self._pause_s = FIRST_PAUSE_S
-        if claim is not None:
-            self._plan_next_look(claim, claims)
+        if sent.claim is not None:
+            self._plan_next_look(sent.number, sent.claim, claims)
         if self._stopping:  # a claim that was on its way when the stop came
             self._outbox.settlements += [Settlement.give_back(task) for task in claims]
-            return True
+            return
         self._counts.claimed += len(claims)
         # Slots that end together share a commit. A few that are out of step would stay so, and pay for one of
         # their own each time round; they settle alone once, and are filled together with the others again.
@@ -244,7 +302,6 @@ class Exchanges:
         for task in claims:
             self._crew.start(task)
         self._scarce.learn(claims)
-        return True
 
     async def _pause(self, why: str) -> None:
         logger.warning("{why}; next try in {pause:.2f} s", why=why, pause=self._pause_s)
@@ -269,16 +326,19 @@ class Exchanges:
                     epoch=settlement.task.epoch,
                 )
 
-    def _plan_next_look(self, claim: Claim, claims: list[Claimed]) -> None:
-        # With less than that, all that was due elsewhere came along. A scarce queue may hold more, but no
-        # process is free for it: when one is, its settlement asks again.
-        full = len(claims) >= claim.limit
-        self._found_nothing = not claims
-        self._look_at = 0.0 if full else self._clock.monotonic() + self._wishes.poll_interval_s
+    def _plan_next_look(self, number: int, claim: Claim, claims: list[Claimed]) -> None:
         if claims:
             logger.debug("reserved {n} tasks", n=len(claims))
         else:
             logger.debug("nothing due")
+        if number < self._latest_look:
+            return  # a later look was answered first, and has seen more
+        self._latest_look = number
+        # With less than that, all that was due elsewhere came along. A scarce queue may hold more, but no
+        # process is free for it: when one is, its settlement asks again.
+        full = len(claims) >= claim.limit
+        self._found_nothing, self._found_plenty = not claims, full
+        self._look_at = 0.0 if full else self._clock.monotonic() + self._wishes.poll_interval_s
 
     # --- sleeping --------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ LAYERS = (
         "upkeep",
         "worker",
     }
-    | {"exchanges", "workeroptions"}
+    | {"exchanges", "lanes", "workeroptions"}
     | {"data", "metrics", "moving", "stalls", "tracing", "web"},
     {"app", "calls", "connections", "handles", "progressbar", "schedules", "taskfunction"},
     {"omniq"},  # the package itself: the public names

@@ -590,8 +590,8 @@ DONE = [
     Mutant(
         "a report whose answer was lost is not repeated",
         "exchanges.py",
-        "                    if await self._exchange(settlements, claim):\n",
-        "                    if await self._exchange(settlements, claim) or True:\n",
+        "            self._outbox.settlements[:0] = sent.settlements\n",
+        "            pass\n",
         ("tests/worker/test_outage.py",),
         "lost_answer",
     ),

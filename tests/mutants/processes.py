@@ -73,7 +73,7 @@ PROCESSES = [
     Mutant(
         "a worker claims whatever its processes can take",
         "exchanges.py",
-        "            max(0, self._crew.free_processes) if scarce else 0,",
+        "            max(0, self._crew.free_processes - self._lanes.scarce_slots) if scarce else 0,",
         "            free,",
         (TASKS,),
         "no_more_is_claimed",

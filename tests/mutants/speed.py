@@ -4,6 +4,7 @@ from tests.mutants.mutants import Mutant
 
 SHARED = "tests/worker/test_shared_runner.py"
 IN_STEP = "tests/worker/test_in_step.py"
+LANES = "tests/worker/test_lanes.py"
 COROUTINES = "coroutines.py"
 
 SPEED = [
@@ -112,6 +113,48 @@ SPEED = [
         "        if settling and self._falls_in:\n",
         "        if False:\n",
         (IN_STEP,),
+    ),
+    Mutant(
+        "what a second call holds is free for the first",
+        "exchanges.py",
+        "self._crew.free_slots - self._lanes.slots - len(self._outbox.settlements)",
+        "self._crew.free_slots - len(self._outbox.settlements)",
+        (LANES,),
+    ),
+    Mutant(
+        "an end that no call tells leaves its slot free",
+        "exchanges.py",
+        "self._crew.free_slots - self._lanes.slots - len(self._outbox.settlements)",
+        "self._crew.free_slots - self._lanes.slots",
+        (LANES,),
+    ),
+    Mutant(
+        "an idle worker makes two calls at once",
+        "exchanges.py",
+        "free = self._free_slots if self._found_plenty else 0",
+        "free = self._free_slots",
+        (LANES,),
+    ),
+    Mutant(
+        "an old look decides when to look again",
+        "exchanges.py",
+        "if number < self._latest_look:",
+        "if False:",
+        (LANES,),
+    ),
+    Mutant(
+        "a stranger is one although its claim is still to be answered",
+        "exchanges.py",
+        "if heard < min(open_calls, default=heard + 1)",
+        "if True",
+        (LANES,),
+    ),
+    Mutant(
+        "what was being told when the worker broke is forgotten",
+        "lanes.py",
+        "return [one for sent, _ in self._failed for one in sent.settlements]",
+        "return []",
+        (LANES,),
     ),
     Mutant(
         "chores of an idle worker wake it one by one",

@@ -42,8 +42,8 @@ WORKERS = [
     Mutant(
         "a lost claim is asked for under a new id",
         "exchanges.py",
-        "        if claim is not None:\n            return claim\n",
-        "        if claim is not None:\n            pass\n",
+        "                self._unanswered.append(sent)\n",
+        "                pass\n",
         ("tests/worker/test_outage.py",),
     ),
     Mutant(
@@ -81,7 +81,7 @@ WORKERS = [
     Mutant(
         "strangers are given back although they have come to run",
         "exchanges.py",
-        "if not self._crew.has(s.task.id)]",
+        "if not self._crew.has(one.task.id)]",
         "]",
         ("tests/worker/test_leases.py",),
     ),

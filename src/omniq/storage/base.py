@@ -75,6 +75,7 @@ class Capabilities(Struct, frozen=True):
     durable: bool = False  # tasks outlive the process
     here: bool = False  # `enqueue_here`: a blocking caller needs no event loop
     transacts: bool = False  # `begin`: what a body writes there and its success are one
+    lanes: int = 1  # so many exchanges of one worker under way are faster than one
 
 
 class Transaction(Protocol):

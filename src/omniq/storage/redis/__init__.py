@@ -76,7 +76,7 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        batched=True, leases=True, wakes=True, durable=True, here=True
+        batched=True, leases=True, wakes=True, durable=True, here=True, lanes=2
     )
 
     def __init__(

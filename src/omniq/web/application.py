@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -24,7 +24,7 @@ from omniq.storage.base import BaseStorage
 from omniq.storage.facts import facts_about, vital_signs
 from omniq.task import MAX_NAME_CHARS, TaskFilter, TaskStatus, queue_name
 from omniq.web import redacting, shapes
-from omniq.web.events import Live
+from omniq.web.events import Live, Stream
 from omniq.web.guarding import Guard, refused
 
 MAX_LIMIT: Final = 200
@@ -152,7 +152,7 @@ class Dashboard:
     async def _events(self, _: Request) -> Response:
         if self.live.is_full:
             return refused(503, "too many pages are open; close some")
-        return StreamingResponse(self.live.follow(), media_type="text/event-stream")
+        return Stream(self.live.follow())
 
     async def _tasks(self, request: Request) -> Response:
         asked = request.query_params

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import msgspec
 from loguru import logger
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Send
 
 from omniq.errors import OmniqError
 from omniq.storage.base import BaseStorage
@@ -17,6 +19,7 @@ from omniq.web import redacting, shapes
 LOOK_EVERY_S: Final = 1.0
 REST_PER_LOOK: Final = 4  # a look that takes long is not taken as often
 MAX_WATCHERS: Final = 100
+SEND_WITHIN_S: Final = 30.0  # who takes nothing for so long has nobody who looks
 LAST: Final = b""  # after this nothing comes
 
 
@@ -48,7 +51,7 @@ class Live:
             await asyncio.gather(self._looking, return_exceptions=True)
             self._looking = None
 
-    async def follow(self) -> AsyncIterator[bytes]:
+    async def follow(self) -> AsyncGenerator[bytes]:
         """Server-sent events, until the other side goes away."""
         mine: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
         self._watchers.add(mine)
@@ -91,3 +94,23 @@ class Live:
             said = redacting.text(str(exc)) if isinstance(exc, OmniqError) else type(exc).__qualname__
             logger.warning("the dashboard cannot look at its store: {}", said)
             return {"error": said}
+
+
+class Stream(StreamingResponse):
+    """Frames for one who watches, as long as they are taken: a place is not held by who never reads."""
+
+    def __init__(self, frames: AsyncGenerator[bytes]) -> None:
+        super().__init__(frames, media_type="text/event-stream")
+        self._frames = frames
+
+    async def stream_response(self, send: Send) -> None:
+        async def in_time(message: Message) -> None:
+            async with asyncio.timeout(SEND_WITHIN_S):
+                await send(message)
+
+        try:
+            await super().stream_response(in_time)
+        except TimeoutError:
+            logger.info("a page took nothing for {} s; its stream is ended", SEND_WITHIN_S)
+        finally:
+            await self._frames.aclose()

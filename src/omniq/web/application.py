@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from omniq.errors import Conflict, DuplicateTask, InvalidOption, NotFound, OmniqError, StoreUnavailable
-from omniq.logic.health import judge
+from omniq.logic.health import Health, judge
 from omniq.logic.why import why
 from omniq.storage.base import BaseStorage
 from omniq.storage.facts import facts_about, vital_signs
@@ -132,7 +132,10 @@ class Dashboard:
 
     async def _healthz(self, request: Request) -> Response:
         """Whether work gets done. Names are only for those who may see them."""
-        health = judge(*await vital_signs(self._storage))
+        try:
+            health = judge(*await vital_signs(self._storage))
+        except OmniqError as exc:  # it names the store's address
+            health = Health(False, (redacting.text(str(exc)),))
         known = self.guard.knows(request.headers) and (
             self.settings.token is not None or self.guard.serves(request.headers)
         )

@@ -32,6 +32,7 @@ class Live:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looking: asyncio.Task[None] | None = None
         self._soon = asyncio.Event()
+        self._trouble: str | None = None
 
     @property
     def is_full(self) -> bool:
@@ -89,11 +90,17 @@ class Live:
 
     async def _seen(self) -> dict[str, Any]:
         try:
-            return await shapes.overview(self._storage)
+            seen = await shapes.overview(self._storage)
         except Exception as exc:  # whatever it was: those who watch must not take silence for calm
             said = redacting.text(str(exc)) if isinstance(exc, OmniqError) else type(exc).__qualname__
-            logger.warning("the dashboard cannot look at its store: {}", said)
+            if said != self._trouble:  # once, and not at every look of a long night
+                logger.warning("the dashboard cannot look at its store: {}", said)
+            self._trouble = said
             return {"error": said}
+        if self._trouble is not None:
+            logger.info("the dashboard sees its store again")
+            self._trouble = None
+        return seen
 
 
 class Stream(StreamingResponse):

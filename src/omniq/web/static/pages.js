@@ -45,7 +45,7 @@ function late(seen) {
   return h("section", { class: "card", id: "late" }, h("h2", {}, "Waiting longest"),
     table(["Task", "Queue", ["Due for", "num"]], seen.late.map((one) => h("tr", { class: (nowMs() - new Date(one.due_at)) / 1000 > LATE_S ? "late" : "" },
       h("td", {}, taskLink(one)),
-      h("td", { class: "wrap" }, h("a", { href: `#/tasks?status=PENDING&queue=${encodeURIComponent(one.queue)}` }, one.queue), one.paused && pill("paused"), one.priority ? ` priority ${one.priority}` : null),
+      h("td", { class: "wrap" }, h("a", { href: `#/tasks?status=PENDING&queue=${encodeURIComponent(one.queue)}` }, one.queue), " ", one.paused && pill("paused"), one.priority ? ` priority ${one.priority}` : null),
       h("td", { class: "num" }, since(one.due_at)))), "Nothing waits."));
 }
 
@@ -264,7 +264,7 @@ function poolBox(pool, of) {
       `${pool.processes.length} now, ${busy} busy; ${pool.least} to ${pool.most} allowed`, pool.reason ? `; ${pool.reason}` : "")),
     pool.processes.length ? table(["Process", "State", "Runs", ["For", "num"], ["Runs before", "num less"]], pool.processes.map((one) => h("tr", {},
       h("td", {}, one.pid ? `pid ${one.pid}` : "–"), h("td", {}, pill(one.status), one.reason ? h("small", { class: "note" }, ` ${one.reason}`) : null),
-      h("td", {}, one.id ? taskLink(one) : "–"), h("td", { class: "num" }, since(one.since)), h("td", { class: "num less" }, number(one.runs)))), "") : null,
+      h("td", { class: "wrap" }, one.id ? taskLink(one) : "–"), h("td", { class: "num" }, since(one.since)), h("td", { class: "num less" }, number(one.runs)))), "") : null,
     pool.scalings.length ? h("details", { class: "scalings", open: true, dataset: { of } }, h("summary", {}, "Scaling decisions"),
       table(["When", "Size", "Why"], pool.scalings.map((one) => h("tr", {},
         h("td", {}, time(one.at)), h("td", {}, h("b", { class: one.after > one.before ? "more" : "fewer" }, `${one.before} → ${one.after}`)),
@@ -272,7 +272,7 @@ function poolBox(pool, of) {
 }
 
 function slotRow(slot) {
-  return h("tr", {}, h("td", {}, taskLink(slot), slot.state === "CANCELLING" && pill("cancelling")), h("td", { class: "wrap less" }, slot.queue), h("td", { class: "num" }, since(slot.started_at)),
+  return h("tr", {}, h("td", {}, taskLink(slot), " ", slot.state === "CANCELLING" && pill("cancelling")), h("td", { class: "wrap less" }, slot.queue), h("td", { class: "num" }, since(slot.started_at)),
     h("td", {}, slot.progress ? meter(slot.progress[0], slot.progress[1] || slot.progress[0]) : "–"));
 }
 

@@ -27,6 +27,7 @@
     ├── WorkerDied                       the process died that ran a pooled call; `.cause` says how
     ├── CollateFailed (ValueError)       samples that make no batch, or a sample nobody knows how to batch
     ├── StartFailed                      a process of a pool could not be started
+    ├── StillDue                         a test ran more tasks than it may, and it was not over
     └── PoolNotRunning (RuntimeError)    the pool was not started, or has ended
         └── PoolClosed                   the pool has ended for good
 
@@ -165,6 +166,10 @@ class CollateFailed(OmniqError, ValueError):
 
 class StartFailed(OmniqError):
     """A process of the pool could not be started; the message says why."""
+
+
+class StillDue(OmniqError):
+    """`omniq.testing` ran as much as it may, and more was due: a task that enqueues itself never ends."""
 
 
 class PoolNotRunning(OmniqError, RuntimeError):

@@ -75,6 +75,12 @@ class ScarceQueues:
             self._needed.clear()
 
 
+class Allowance(Struct):
+    """How many tasks may still be taken, by all who share it."""
+
+    left: int
+
+
 class Wishes(Struct, frozen=True):
     """What a worker asks a storage for, the same from its start to its stop."""
 
@@ -85,6 +91,7 @@ class Wishes(Struct, frozen=True):
     wake: bool
     isolates: bool  # tasks that survive this worker are run alone next
     ends_when_idle: bool
+    allowance: Allowance | None
 
 
 class Counts(Struct):
@@ -169,7 +176,11 @@ class Exchanges:
 
     @property
     def _is_over(self) -> bool:
-        return self._stopping or (self._wishes.ends_when_idle and self._found_nothing)
+        return self._stopping or (self._wishes.ends_when_idle and self._found_nothing) or self._has_taken_all
+
+    @property
+    def _has_taken_all(self) -> bool:
+        return self._wishes.allowance is not None and self._wishes.allowance.left <= 0
 
     # --- what to send ----------------------------------------------------------------------------
 
@@ -230,6 +241,8 @@ class Exchanges:
     def _claim(self, settling: int) -> Claim | None:
         """Never more than the free slots, nor before its time."""
         free = min(self._free_slots, self._lanes.share)
+        if (allowance := self._wishes.allowance) is not None:
+            free = min(free, allowance.left - self._lanes.slots)
         if self._stopping or free <= 0:
             return None
         if settling and self._falls_in:
@@ -295,6 +308,8 @@ class Exchanges:
             self._outbox.settlements += [Settlement.give_back(task) for task in claims]
             return
         self._counts.claimed += len(claims)
+        if (allowance := self._wishes.allowance) is not None:
+            allowance.left -= len(claims)
         # Slots that end together share a commit. A few that are out of step would stay so, and pay for one of
         # their own each time round; they settle alone once, and are filled together with the others again.
         ended_meanwhile = len(self._outbox.settlements)
@@ -345,7 +360,7 @@ class Exchanges:
     async def _rest(self) -> None:
         """Until a body ends, the storage wakes us, the poll interval is over, or we are stopped."""
         bell, free = self._outbox.bell, self._crew.free_slots
-        if self._stopping or (free <= 0 and self._crew.in_flight):
+        if self._stopping or self._has_taken_all or (free <= 0 and self._crew.in_flight):
             await bell.wait()
         elif self._wishes.wake and self._storage.capabilities.wakes and free > 0:
             if self._sleeper is None:

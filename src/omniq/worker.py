@@ -31,7 +31,7 @@ from omniq.errors import (
     PoolNotRunning,
     StoreUnavailable,
 )
-from omniq.exchanges import Counts, Exchanges, Outbox, ScarceQueues, Wishes
+from omniq.exchanges import Allowance, Counts, Exchanges, Outbox, ScarceQueues, Wishes
 from omniq.executors import CANCEL_GRACE_S
 from omniq.hooks import Hook
 from omniq.logic.retry import RetryPolicy
@@ -120,6 +120,7 @@ class AsyncWorkerPool:
         self._name = check_text(name, "name", MAX_WORKER_NAME)
         self._renews = True
         self._ends_when_idle = False
+        self._allowance: Allowance | None = None
         self._stalls: StallWatch | None = None
         self._meter: Meter | None = None
         self._identity = ""
@@ -157,9 +158,9 @@ class AsyncWorkerPool:
         self._policy = RetryPolicy(retries=False)
         return self
 
-    def until_idle(self) -> Self:
-        """Stop by itself as soon as nothing is due and nothing runs: for tests."""
-        self._ends_when_idle = True
+    def until_idle(self, allowance: Allowance | None = None) -> Self:
+        """Stop by itself as soon as nothing is due and nothing runs, or all that may run did: for tests."""
+        self._ends_when_idle, self._allowance = True, allowance
         return self
 
     def supervised(self, identity: str) -> Self:
@@ -249,6 +250,7 @@ class AsyncWorkerPool:
             wake=self._wake,
             isolates=self._isolates,
             ends_when_idle=self._ends_when_idle,
+            allowance=self._allowance,
         )
 
     async def _run_loop(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omniq import Context, OmniQ
+from omniq import Context, OmniQ, Retry
 
 q = OmniQ("sqlite:////nonexistent/folder/jobs.db")
 sent: list[str] = []
@@ -38,3 +38,21 @@ def flaky(ctx: Context) -> int:
 @q.task(name="shop.broken", max_retries=3)
 def broken() -> None:
     raise ValueError("it is broken")
+
+
+@q.task(name="shop.poll")
+async def poll() -> None:
+    tries.append(1)
+    await poll.aenqueue()
+
+
+@q.task(name="shop.poll_in_thread")
+def poll_in_thread() -> None:
+    tries.append(1)
+    poll_in_thread.enqueue()
+
+
+@q.task(name="shop.insist", max_retries=1_000_000)
+async def insist() -> None:
+    tries.append(1)
+    raise Retry(0)

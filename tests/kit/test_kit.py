@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from omniq import InvalidOption, OmniQ, TaskFailed, TaskStatus
+from omniq import InvalidOption, OmniQ, StillDue, TaskFailed, TaskStatus
 from omniq.storage import MemoryStorage, SQLiteStorage
 from omniq.testing import Kit, VirtualClock, adrain, drain, inline
 from tests.kit import shop
@@ -74,6 +74,32 @@ async def test_drain_inside_a_loop() -> None:
         assert await kit.adrain() == 2
         assert await handle.aresult() == 1
         assert await adrain(shop.q) == 0
+
+
+@pytest.mark.parametrize("concurrency", [1, 7])
+@pytest.mark.parametrize("task", [shop.poll, shop.poll_in_thread, shop.insist])
+def test_what_never_ends_is_told(task: object, concurrency: int) -> None:
+    with Kit(shop.q) as kit:
+        task.enqueue()  # type: ignore[attr-defined]
+        with pytest.raises(StillDue, match=r"more than 20 runs.*without a delay.*kit\.advance"):
+            kit.drain(at_most=20, concurrency=concurrency)
+        assert len(shop.tries) == 21, "the one that is too many says that there was more"
+        with pytest.raises(InvalidOption, match="at least 1"):
+            kit.drain(at_most=0)
+
+
+async def test_what_never_ends_is_told_without_a_word_about_it_and_as_time_passes() -> None:
+    with Kit(shop.q) as kit:
+        await shop.poll.aenqueue()
+        with pytest.raises(StillDue, match="more than 10,000 runs"):
+            await kit.advance(seconds=1)
+        assert len(shop.tries) == 10_001
+
+
+def test_as_many_as_may_run_and_no_more_are_not_too_many() -> None:
+    with Kit(shop.q) as kit:
+        shop.q.enqueue_many([shop.send.call("ann") for _ in range(20)])
+        assert kit.drain(at_most=20) == 20
 
 
 # --- virtual time --------------------------------------------------------------------------------
@@ -218,6 +244,17 @@ def test_inline_failures_are_final() -> None:
             handle.result()
         later = shop.send.options(delay=60).enqueue("ann")
         assert later.status() is TaskStatus.PENDING
+
+
+@pytest.mark.parametrize("task", [shop.poll, shop.poll_in_thread])
+def test_inline_what_never_ends_is_told(task: object) -> None:
+    with inline(shop.q):
+        with pytest.raises(StillDue, match="100 inside of each other"):
+            task.enqueue()  # type: ignore[attr-defined]
+        assert len(shop.tries) == 101
+        with pytest.raises(StillDue):
+            shop.send.enqueue("ann")
+        assert shop.sent == ["ann"], "each enqueue has an allowance of its own; what was left over runs first"
 
 
 async def test_inline_inside_a_loop() -> None:

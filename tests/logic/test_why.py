@@ -61,7 +61,7 @@ FAILED = replace(TASK, status=TaskStatus.FAILED, error=BOOM, finished_at=at(-9))
     (Facts(replace(AHEAD, losses=1), NOW, (run(RunOutcome.DIED),), workers=IDLE), Because.AFTER_LOSS, "(1 so far)"),
     (Facts(AHEAD, NOW, (run(RunOutcome.GIVEN_BACK),), workers=IDLE), Because.GIVEN_BACK, "worker ann gave it back"),
     (Facts(replace(TASK, suspicions=1), NOW, workers=IDLE),     Because.SUSPECT, "a process of its own"),
-    (Facts(TASK, NOW, workers=(worker(busy=4),)),               Because.FULL, "all 4 slots of the 1 workers"),
+    (Facts(TASK, NOW, workers=(worker(busy=4),)),               Because.FULL, "4 of 4 taken, on the only worker"),
     (Facts(TASK, NOW, workers=(replace(worker(), pools=(POOL,)),)), Because.FULL, "all 2 processes of the 1 workers"),
     (Facts(TASK, NOW, workers=(replace(worker(), pools=(replace(POOL, free=1),)),)), Because.NEXT, "nothing is in its way"),
     (Facts(TASK, NOW, workers=(replace(worker(), pools=(replace(POOL, queues=("video",)),)),)), Because.NEXT, "nothing is in its way"),

@@ -17,7 +17,8 @@ from omniq import OmniQ, Task, TaskError
 from omniq.errors import InvalidOption
 from omniq.schedule import Schedule
 from omniq.storage import MemoryStorage
-from omniq.task import Head, Settlement, TaskFilter
+from omniq.task import Head, Settlement, TaskFilter, WorkerInfo
+from omniq.testing import VirtualClock
 from omniq.web import Dashboard, Settings
 from omniq.web.application import filter_of, limit_of
 from omniq.web.events import Live
@@ -339,6 +340,22 @@ async def test_of_thousands_of_queues_those_are_shown_that_need_a_look() -> None
     assert (seen["queue_count"], seen["held"]["PENDING"]) == (302, 301)
     assert len(seen["health"]["problems"]) == 13
     assert seen["health"]["problems"][-1] == "and 289 more"
+    await store.close()
+
+
+async def test_the_slots_of_a_worker_that_is_silent_are_nobodys() -> None:
+    """At night it matters who works, not who once did."""
+    clock = VirtualClock()
+    store = MemoryStorage(clock=clock)
+    await store.beat(WorkerInfo("bob@host:1:x", "bob", "host", 1, None, 8, 3))
+    await clock.advance(minutes=2)
+    await store.beat(WorkerInfo("ann@host:2:x", "ann", "host", 2, None, 4, 1))
+    async with client(Dashboard(store)) as asking:
+        workers = (await asking.get("/api/overview")).json()["workers"]
+        assert workers == {"known": 2, "silent": 1, "slots": 4, "busy": 0}
+        said = (await asking.get("/metrics")).text
+        assert 'omniq_slots{state="busy"} 1.0' in said
+        assert 'omniq_slots{state="free"} 3.0' in said
     await store.close()
 
 

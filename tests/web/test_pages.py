@@ -334,6 +334,20 @@ def test_everything_can_be_done_by_keyboard(desk: Desk) -> None:
     assert desk.page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
+def test_a_long_name_pushes_no_figure_out_of_sight(desk: Desk) -> None:
+    """The time that a task has waited is what the list is for."""
+    queue = "integrations-" + "long-name-" * 5 + "priority"
+    overdue = datetime.now(UTC) - timedelta(days=400)
+    desk.put(Task("acme." + "integrations." * 6 + "run", queue=queue, eta=overdue, priority=9))
+    for width in (390, 1280):
+        desk.page.set_viewport_size({"width": width, "height": 800})
+        desk.open()
+        cell = desk.page.locator("#late tr", has_text=queue).locator("td").last
+        cell.wait_for()
+        card, seen = desk.page.locator("#late").bounding_box(), cell.bounding_box()
+        assert seen["x"] + seen["width"] <= card["x"] + card["width"], width
+
+
 def test_a_phone_needs_no_sideways_scrolling(desk: Desk) -> None:
     desk.put(Task("shop.phone" + ".very" * 20, id="x" * 200, queue="phone"))
     desk.page.set_viewport_size({"width": 360, "height": 740})

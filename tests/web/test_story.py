@@ -71,7 +71,7 @@ def late_why_who_and_repair(url: str, page: Any) -> None:
         row = page.locator("#late tr", has_text="billing")
         row.get_by_role("link", name=CHARGE).click()
         # Why: every slot of those who serve it is taken.
-        page.get_by_text("all 1 slots of the 1 workers that serve it are taken").wait_for()
+        page.get_by_text("no slot is free: 1 of 1 taken, on the only worker that serves it").wait_for()
         # Who holds it: the worker's page shows what is in its slot, and leads there.
         page.get_by_role("link", name="Workers").click()
         worker = page.locator(".worker", has_text="cashier")

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from omniq.cli.text import safe
-from omniq.logic.health import judge
+from omniq.logic.health import is_silent, judge
 from omniq.storage.base import BaseStorage
 from omniq.storage.facts import vital_signs
 from omniq.storage.tallying import counted, rated
@@ -61,9 +61,10 @@ async def glance(storage: BaseStorage) -> Glance:
     for task in failed:
         tasks.append(_task(task, "failed", task.finished_at, task.error.type if task.error else "", now))
     rates = rated(tallies, now - RATES_OVER, now)
-    slots = sum(one.concurrency for one in workers)
+    living = [one for one in workers if not is_silent(one.seen_at, now)]
+    slots = sum(one.concurrency for one in living)
     lines = [
-        f"{len(workers)} workers, {len(running)} of {slots} slots busy",
+        f"{len(living)} workers, {len(running)} of {slots} slots busy",
         f"in 5 min: {rates.enqueued} enqueued, {rates.succeeded} done, {rates.failed} failed, "
         f"{rates.retried} retried, {rates.lost} lost",
         *(safe(one) for one in (*health.problems, *health.notes)),

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import socket
+from typing import Final
 
 from loguru import logger
 
 from omniq.cli.errors import CommandFailed
 from omniq.cli.wire import Plan
 
+# Who takes nothing of what waits for it for so long is cut off: else its descriptor is held for ever.
+CUT_OFF_MS: Final = 60_000
+
 
 def listen(host: str, port: int, instead: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; what is accepted inherits it
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, CUT_OFF_MS)
     try:
         listening.bind((host.strip("[]"), port))
         listening.listen(128)

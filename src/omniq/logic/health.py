@@ -81,7 +81,11 @@ def judge(
 
 
 def lives(worker: Beat, now: datetime, silent_after_s: float = SILENT_AFTER_S) -> bool:
-    return worker.seen_at is not None and now - worker.seen_at <= timedelta(seconds=silent_after_s)
+    return not is_silent(worker.seen_at, now, silent_after_s)
+
+
+def is_silent(seen_at: datetime | None, now: datetime, silent_after_s: float = SILENT_AFTER_S) -> bool:
+    return seen_at is None or now - seen_at > timedelta(seconds=silent_after_s)
 
 
 def serves(worker: Beat, queue: str) -> bool:

@@ -156,7 +156,8 @@ def _due(facts: Facts, able: Sequence[WorkerInfo]) -> list[Reason]:
         reasons.append(Reason(Because.SUSPECT, text))
     if able and all(one.in_flight >= one.concurrency for one in able):
         slots = sum(one.concurrency for one in able)
-        text = f"all {slots} slots of the {len(able)} workers that serve it are taken"
+        where = "the only worker that serves it" if len(able) == 1 else f"{len(able)} workers that serve it"
+        text = f"no slot is free: {slots} of {slots} taken, on {where}"
         reasons.append(Reason(Because.FULL, text, "raise --concurrency, or start another worker"))
     elif able and all(one.in_flight >= one.concurrency or _lacks_processes(one, task) for one in able):
         most = sum(pool.most for one in able for pool in one.pools if task.queue in pool.queues)

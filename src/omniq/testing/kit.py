@@ -10,7 +10,7 @@ from typing import Self
 from omniq.app import OmniQ
 from omniq.storage.memory import MemoryStorage
 from omniq.testing.clock import VirtualClock
-from omniq.testing.draining import DrainedApp, adrain, drain
+from omniq.testing.draining import AT_MOST, DrainedApp, Inline, adrain, drain
 
 
 class Kit:
@@ -25,12 +25,12 @@ class Kit:
         self.clock.drives(DrainedApp(q))
         self._stack = contextlib.ExitStack()
 
-    def drain(self, *, concurrency: int = 1) -> int:
+    def drain(self, *, concurrency: int = 1, at_most: int = AT_MOST) -> int:
         """Run what is due until nothing is; how many runs that took."""
-        return drain(self.q, concurrency=concurrency)
+        return drain(self.q, concurrency=concurrency, at_most=at_most)
 
-    async def adrain(self, *, concurrency: int = 1) -> int:
-        return await adrain(self.q, concurrency=concurrency)
+    async def adrain(self, *, concurrency: int = 1, at_most: int = AT_MOST) -> int:
+        return await adrain(self.q, concurrency=concurrency, at_most=at_most)
 
     def advance(
         self, seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0
@@ -54,5 +54,5 @@ def inline(q: OmniQ) -> Generator[None]:
 
     A failure is final, and raised where the result is asked for. What is delayed waits for `drain(q)`.
     """
-    with q.on(MemoryStorage(), after_enqueue=lambda: adrain(q, retries=False)):
+    with q.on(MemoryStorage(), after_enqueue=Inline(q).run_due):
         yield

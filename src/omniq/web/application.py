@@ -13,18 +13,18 @@ import msgspec
 from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from omniq.errors import Conflict, DuplicateTask, InvalidOption, NotFound, OmniqError, StoreUnavailable
-from omniq.logic.health import judge
+from omniq.logic.health import Health, judge
 from omniq.logic.why import why
 from omniq.storage.base import BaseStorage
 from omniq.storage.facts import facts_about, vital_signs
 from omniq.task import MAX_NAME_CHARS, TaskFilter, TaskStatus, queue_name
 from omniq.web import redacting, shapes
-from omniq.web.events import Live
+from omniq.web.events import Live, Stream
 from omniq.web.guarding import Guard, refused
 
 MAX_LIMIT: Final = 200
@@ -132,7 +132,10 @@ class Dashboard:
 
     async def _healthz(self, request: Request) -> Response:
         """Whether work gets done. Names are only for those who may see them."""
-        health = judge(*await vital_signs(self._storage))
+        try:
+            health = judge(*await vital_signs(self._storage))
+        except OmniqError as exc:  # it names the store's address
+            health = Health(False, (redacting.text(str(exc)),))
         known = self.guard.knows(request.headers) and (
             self.settings.token is not None or self.guard.serves(request.headers)
         )
@@ -152,7 +155,7 @@ class Dashboard:
     async def _events(self, _: Request) -> Response:
         if self.live.is_full:
             return refused(503, "too many pages are open; close some")
-        return StreamingResponse(self.live.follow(), media_type="text/event-stream")
+        return Stream(self.live.follow())
 
     async def _tasks(self, request: Request) -> Response:
         asked = request.query_params

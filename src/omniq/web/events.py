@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import msgspec
 from loguru import logger
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Send
 
 from omniq.errors import OmniqError
 from omniq.storage.base import BaseStorage
@@ -17,6 +19,7 @@ from omniq.web import redacting, shapes
 LOOK_EVERY_S: Final = 1.0
 REST_PER_LOOK: Final = 4  # a look that takes long is not taken as often
 MAX_WATCHERS: Final = 100
+SEND_WITHIN_S: Final = 30.0  # who takes nothing for so long has nobody who looks
 LAST: Final = b""  # after this nothing comes
 
 
@@ -29,6 +32,7 @@ class Live:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looking: asyncio.Task[None] | None = None
         self._soon = asyncio.Event()
+        self._trouble: str | None = None
 
     @property
     def is_full(self) -> bool:
@@ -48,7 +52,7 @@ class Live:
             await asyncio.gather(self._looking, return_exceptions=True)
             self._looking = None
 
-    async def follow(self) -> AsyncIterator[bytes]:
+    async def follow(self) -> AsyncGenerator[bytes]:
         """Server-sent events, until the other side goes away."""
         mine: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
         self._watchers.add(mine)
@@ -86,8 +90,34 @@ class Live:
 
     async def _seen(self) -> dict[str, Any]:
         try:
-            return await shapes.overview(self._storage)
+            seen = await shapes.overview(self._storage)
         except Exception as exc:  # whatever it was: those who watch must not take silence for calm
             said = redacting.text(str(exc)) if isinstance(exc, OmniqError) else type(exc).__qualname__
-            logger.warning("the dashboard cannot look at its store: {}", said)
+            if said != self._trouble:  # once, and not at every look of a long night
+                logger.warning("the dashboard cannot look at its store: {}", said)
+            self._trouble = said
             return {"error": said}
+        if self._trouble is not None:
+            logger.info("the dashboard sees its store again")
+            self._trouble = None
+        return seen
+
+
+class Stream(StreamingResponse):
+    """Frames for one who watches, as long as they are taken: a place is not held by who never reads."""
+
+    def __init__(self, frames: AsyncGenerator[bytes]) -> None:
+        super().__init__(frames, media_type="text/event-stream")
+        self._frames = frames
+
+    async def stream_response(self, send: Send) -> None:
+        async def in_time(message: Message) -> None:
+            async with asyncio.timeout(SEND_WITHIN_S):
+                await send(message)
+
+        try:
+            await super().stream_response(in_time)
+        except TimeoutError:
+            logger.info("a page took nothing for {} s; its stream is ended", SEND_WITHIN_S)
+        finally:
+            await self._frames.aclose()

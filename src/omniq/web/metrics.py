@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from omniq.errors import Unsupported
+from omniq.logic.health import is_silent
 from omniq.storage.base import BaseStorage
 from omniq.storage.tallying import counted
 from omniq.task import Tally
@@ -46,6 +47,9 @@ async def exposition(storage: BaseStorage) -> bytes:
     paused = GaugeMetricFamily("omniq_queue_paused", "1 for each paused queue.", labels=["queue"])
     for queue in await storage.paused():
         paused.add_metric([queue], 1)
+    workers = [
+        one for one in workers if not is_silent(one.seen_at, now)
+    ]  # the slots of the dead are not free
     slots = GaugeMetricFamily("omniq_slots", "Slots of the workers that beat.", labels=["state"])
     slots.add_metric(["busy"], sum(one.in_flight for one in workers))
     slots.add_metric(["free"], sum(max(0, one.concurrency - one.in_flight) for one in workers))

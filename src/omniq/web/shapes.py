@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
-from omniq.logic.health import judge
+from omniq.logic.health import is_silent, judge
 from omniq.logic.why import Reason
 from omniq.reports import PoolInfo
 from omniq.schedule import Schedule
@@ -123,7 +123,7 @@ def worker(one: WorkerInfo, holding: Sequence[Task], now: datetime) -> dict[str,
         "loop_stalls": one.loop_stalls,
         "started_at": moment(one.started_at),
         "seen_at": moment(one.seen_at),
-        "silent": one.seen_at is None or (now - one.seen_at).total_seconds() > SILENT_S,
+        "silent": is_silent(one.seen_at, now),
         "slots": [brief(task, now) for task in holding],
         "pools": [pool(known) for known in one.pools],
     }
@@ -158,9 +158,6 @@ def pool(one: PoolInfo) -> dict[str, Any]:
             for scaled in one.scalings
         ],
     }
-
-
-SILENT_S: Final = 60.0
 
 
 def schedule(one: Schedule) -> dict[str, Any]:
@@ -248,6 +245,7 @@ async def overview(storage: BaseStorage) -> dict[str, Any]:
     heads = sorted(look.heads, key=lambda one: one.due_at)
     running = await storage.page(TaskFilter(status=TaskStatus.RUNNING), limit=MAX_RUNNING)
     longest = sorted(running.tasks, key=lambda task: task.started_at or now)[:RUNNING_SHOWN]
+    living = [one for one in workers if not is_silent(one.seen_at, now)]
     health = judge(*signs_in(look))
     rates = rated(tallies, now - timedelta(minutes=5), now)
     return {
@@ -275,7 +273,8 @@ async def overview(storage: BaseStorage) -> dict[str, Any]:
         "longest": [brief(task, now) for task in longest],
         "workers": {
             "known": len(workers),
-            "slots": sum(one.concurrency for one in workers),
+            "silent": len(workers) - len(living),
+            "slots": sum(one.concurrency for one in living),
             "busy": len(running.tasks),
         },
     }

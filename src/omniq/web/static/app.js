@@ -81,7 +81,8 @@ async function show() {
   try {
     await page(view);
   } catch (error) {
-    view.element.replaceChildren(h("div", { class: "card bad" }, h("h2", {}, "That did not work"), h("p", {}, error.message)));
+    view.element.replaceChildren(h("div", { class: "card bad" }, h("h2", {}, "That did not work"), h("p", {}, error.message),
+      error.status === 404 ? h("p", {}, h("a", { href: "#/tasks" }, "All tasks")) : null));
     if (!error.status || error.status >= 500) view.update = () => show(); // at the next good news
   }
   document.title = `OmniQ: ${name || "overview"}`;

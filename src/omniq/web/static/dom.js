@@ -70,6 +70,7 @@ export const nowMs = () => Date.now() + skew;
 export function ago(iso) {
   if (!iso) return "–";
   const seconds = (nowMs() - new Date(iso)) / 1000;
+  if (Math.abs(seconds) < 1) return "now";
   return seconds >= 0 ? `${span(seconds)} ago` : `in ${span(-seconds)}`;
 }
 

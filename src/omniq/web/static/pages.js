@@ -22,12 +22,17 @@ function tiles(seen) {
   return h("div", { class: "tiles" },
     tile("Waiting", compact(waiting), waiting >= 10000 ? `${number(waiting)} in ${number(seen.queue_count)} queues` : `in ${number(seen.queue_count)} queues`),
     tile("Running", compact(running), seen.longest.length ? `longest ${since(seen.longest[0].started_at)}` : "nothing runs"),
-    tile("Workers", number(seen.workers.known), `${number(seen.workers.busy)} of ${number(seen.workers.slots)} slots`, seen.workers.known ? "" : "warn"),
+    workersTile(seen.workers),
     tile("Oldest waiting", oldest ? h("a", { href: taskHref(oldest.id) }, span(wait)) : "–", oldest ? `in ${oldest.queue}` : "nothing is due", wait > LATE_S ? "bad" : ""),
     tile("Done", `${compact(Math.round(seen.rates.succeeded / minutes))}/min`, `${number(seen.rates.succeeded)} in ${over}`),
     tile("Failed", compact(seen.rates.failed), [part(`in ${over},`), part(`${number(seen.rates.retried)} retried,`), part(`${number(seen.rates.lost)} lost`)], seen.rates.failed ? "warn" : ""),
     tile("Wait p95", t.wait ? span(t.wait.p95) : "–", t.wait ? [part(`p50 ${span(t.wait.p50)},`), part(`p99 ${span(t.wait.p99)}`)] : "nothing ended yet"),
     tile("Run p95", t.run ? span(t.run.p95) : "–", t.run ? [part(`p50 ${span(t.run.p50)},`), part(`p99 ${span(t.run.p99)}`)] : "nothing ended yet"));
+}
+
+function workersTile({ known, silent, slots, busy }) {
+  const note = [part(`${number(busy)} of ${number(slots)} slots`), silent ? part(`${number(silent)} silent`) : null];
+  return tile("Workers", number(known - silent), note, known && !silent ? "" : known > silent ? "warn" : "bad");
 }
 
 function problems(seen) {
@@ -40,7 +45,7 @@ function late(seen) {
   return h("section", { class: "card", id: "late" }, h("h2", {}, "Waiting longest"),
     table(["Task", "Queue", ["Due for", "num"]], seen.late.map((one) => h("tr", { class: (nowMs() - new Date(one.due_at)) / 1000 > LATE_S ? "late" : "" },
       h("td", {}, taskLink(one)),
-      h("td", {}, h("a", { href: `#/tasks?status=PENDING&queue=${encodeURIComponent(one.queue)}` }, one.queue), one.paused && pill("paused"), one.priority ? ` priority ${one.priority}` : null),
+      h("td", { class: "wrap" }, h("a", { href: `#/tasks?status=PENDING&queue=${encodeURIComponent(one.queue)}` }, one.queue), " ", one.paused && pill("paused"), one.priority ? ` priority ${one.priority}` : null),
       h("td", { class: "num" }, since(one.due_at)))), "Nothing waits."));
 }
 
@@ -109,13 +114,19 @@ function when(task) {
   return ["enqueued ", time(task.enqueued_at)];
 }
 
+// Two lines of it, so that a list stays a list; all of it under the pointer.
+function errorLine(error) {
+  const said = `${error.type}: ${error.message}`;
+  return h("span", { class: "badtext short", title: said.slice(0, 600) }, said.slice(0, 240));
+}
+
 function taskRow(task) {
   return h("tr", {},
     h("td", {}, taskLink(task), h("small", { class: "id" }, shortId(task.id))),
     h("td", {}, pill(task.state)),
-    h("td", { class: "less" }, task.queue),
+    h("td", { class: "wrap less" }, task.queue),
     h("td", { class: "wrap" }, when(task)),
-    h("td", { class: "wide less" }, task.owner ? task.owner : task.error ? h("span", { class: "badtext" }, `${task.error.type}: ${task.error.message}`.slice(0, 160)) : ""));
+    h("td", { class: "wide less" }, task.owner ? task.owner : task.error ? errorLine(task.error) : ""));
 }
 
 async function tasks(view) {
@@ -127,7 +138,7 @@ async function tasks(view) {
   const form = h("form", { class: "filters card", onsubmit: (event) => { event.preventDefault(); go(Object.fromEntries(new FormData(event.target))); } },
     h("label", {}, "Status", h("select", { name: "status", onchange: (e) => go({ status: e.target.value }) },
       STATUSES.map((one) => h("option", { value: one, selected: (query.status || "") === one }, one ? one.toLowerCase() : "any")))),
-    FIELDS.map(([name, label]) => h("label", {}, label, h("input", { name, value: query[name] || "", maxlength: 200, "data-filter": name === "queue" }))),
+    (query.owner ? [...FIELDS, ["owner", "Held by"]] : FIELDS).map(([name, label]) => h("label", {}, label, h("input", { name, value: query[name] || "", maxlength: 200, "data-filter": name === "queue" }))),
     h("label", {}, "Enqueued within", h("select", { name: "within", onchange: (e) => go({ within: e.target.value }) },
       WINDOWS.map(([value, label]) => h("option", { value, selected: (query.within || "") === value }, label)))),
     h("button", { class: "primary", type: "submit" }, "Filter"), h("button", { type: "button", onclick: () => { location.hash = "#/tasks"; } }, "Clear"));
@@ -205,13 +216,14 @@ function history(task) {
 function drawTask(view, task) {
   const [first, ...others] = task.why;
   const done = task.progress;
-  const show = (value) => h("pre", {}, JSON.stringify(value, null, 2));
+  const show = (title, value, many) => many ? [h("h3", {}, title), h("pre", {}, JSON.stringify(value, null, 2))] : null;
   redraw(view.element,
     h("h1", {}, task.func, " ", pill(task.state)),
     h("p", { class: "note" }, h("code", {}, task.id)),
     first ? h("section", { class: `card why ${first.because.replaceAll(" ", "-")}`, id: "why" }, h("h2", {}, "Why"),
       h("p", { class: "because" }, first.text), first.do ? h("p", { class: "note" }, `→ ${first.do}`) : null,
       others.length ? h("ul", {}, others.map((one) => h("li", {}, one.text, one.do ? h("small", {}, ` → ${one.do}`) : null))) : null,
+      first.because === "full" ? h("p", {}, h("a", { href: "#/workers" }, "See what these slots run")) : null,
       first.because === "paused" && view.state.session.actions ? h("button", { type: "button", class: "primary", onclick: async () => { if (await view.tell("queue/resume", { queue: task.queue }, `${task.queue}: resumed`)) await view.reload(); } }, `Resume ${task.queue}`) : null) : null,
     actions(view, task),
     done ? h("section", { class: "card" }, h("h2", {}, "Progress"), meter(done[0], done[1] || done[0]), h("p", { class: "note" }, done[1] ? `${number(done[0])} of ${number(done[1])}` : number(done[0]))) : null,
@@ -224,7 +236,7 @@ function drawTask(view, task) {
       maybe("Timeout", task.timeout ? span(task.timeout) : null), maybe("Every", task.interval ? span(task.interval) : null),
       maybe("Expires", task.expires_at ? time(task.expires_at) : null), maybe("Unique key", task.unique_key))),
     h("section", { class: "card" }, h("h2", {}, "Call"),
-      task.args_hidden ? h("p", { class: "note" }, "Arguments are hidden; start the dashboard with --show-args.") : [show(task.args), show(task.kwargs)],
+      task.args_hidden ? h("p", { class: "note" }, "Arguments are hidden; start the dashboard with --show-args.") : [show("Positional", task.args, task.args.length), show("By name", task.kwargs, Object.keys(task.kwargs).length), task.args.length || Object.keys(task.kwargs).length ? null : h("p", { class: "note" }, "Without arguments.")],
       Object.keys(task.headers).length ? [h("h3", {}, "Headers"), h("dl", { class: "facts" }, Object.entries(task.headers).flatMap(([k, v]) => pair(k, v)))] : null),
     history(task));
 }
@@ -252,7 +264,7 @@ function poolBox(pool, of) {
       `${pool.processes.length} now, ${busy} busy; ${pool.least} to ${pool.most} allowed`, pool.reason ? `; ${pool.reason}` : "")),
     pool.processes.length ? table(["Process", "State", "Runs", ["For", "num"], ["Runs before", "num less"]], pool.processes.map((one) => h("tr", {},
       h("td", {}, one.pid ? `pid ${one.pid}` : "–"), h("td", {}, pill(one.status), one.reason ? h("small", { class: "note" }, ` ${one.reason}`) : null),
-      h("td", {}, one.id ? taskLink(one) : "–"), h("td", { class: "num" }, since(one.since)), h("td", { class: "num less" }, number(one.runs)))), "") : null,
+      h("td", { class: "wrap" }, one.id ? taskLink(one) : "–"), h("td", { class: "num" }, since(one.since)), h("td", { class: "num less" }, number(one.runs)))), "") : null,
     pool.scalings.length ? h("details", { class: "scalings", open: true, dataset: { of } }, h("summary", {}, "Scaling decisions"),
       table(["When", "Size", "Why"], pool.scalings.map((one) => h("tr", {},
         h("td", {}, time(one.at)), h("td", {}, h("b", { class: one.after > one.before ? "more" : "fewer" }, `${one.before} → ${one.after}`)),
@@ -260,7 +272,7 @@ function poolBox(pool, of) {
 }
 
 function slotRow(slot) {
-  return h("tr", {}, h("td", {}, taskLink(slot), slot.state === "CANCELLING" && pill("cancelling")), h("td", { class: "less" }, slot.queue), h("td", { class: "num" }, since(slot.started_at)),
+  return h("tr", {}, h("td", {}, taskLink(slot), " ", slot.state === "CANCELLING" && pill("cancelling")), h("td", { class: "wrap less" }, slot.queue), h("td", { class: "num" }, since(slot.started_at)),
     h("td", {}, slot.progress ? meter(slot.progress[0], slot.progress[1] || slot.progress[0]) : "–"));
 }
 
@@ -290,6 +302,9 @@ async function workers(view) {
 
 // --- schedules -----------------------------------------------------------------------------------
 
+// Nobody fired it: no worker runs, of any queue.
+const isOverdue = (one) => one.next_at && !one.paused && (nowMs() - new Date(one.next_at)) / 1000 > LATE_S;
+
 function scheduleRow(view, one) {
   const act = (action, done) => async (event) => {
     event.target.disabled = true;
@@ -306,8 +321,8 @@ function scheduleRow(view, one) {
     h("td", {}, h("b", {}, one.name), " ", one.paused && pill("paused"), rules ? h("small", { class: "id" }, rules) : null, h("div", { class: "phone" }, buttons())),
     h("td", { class: "wrap" }, one.every ? `every ${span(one.every)}` : [h("code", {}, one.cron), ` ${one.tz}`]),
     h("td", { class: "less" }, h("a", { href: `#/tasks?func=${encodeURIComponent(one.func)}&queue=${encodeURIComponent(one.queue)}` }, one.func)),
-    h("td", { class: "less" }, one.queue),
-    h("td", { class: "num" }, one.next_at ? time(one.next_at) : "–"), h("td", { class: "num less" }, one.last_at ? time(one.last_at) : "–"),
+    h("td", { class: "wrap less" }, one.queue),
+    h("td", { class: isOverdue(one) ? "num badtext" : "num" }, one.next_at ? time(one.next_at) : "–"), h("td", { class: "num less" }, one.last_at ? time(one.last_at) : "–"),
     h("td", { class: "end less" }, buttons()));
 }
 

@@ -8,8 +8,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 # Not loadgroup or loadscope: after a crash of one of its workers, pytest-xdist 3.8.0 waits for ever with those.
-# Three on two cores: many tests wait, for a process or a lease, rather than compute.
-PARALLEL := -n 3 --dist worksteal
+# Four on two cores: half of the time a test waits, for a process, a disk or a lease, rather than computes.
+PARALLEL := -n 4 --dist worksteal
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # Compiled modules are kept, whatever the caller's environment says: tests start hundreds of interpreters, and

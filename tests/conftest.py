@@ -8,8 +8,10 @@ thread on stderr; under xdist that is one failed test and a new worker.
 import asyncio
 import faulthandler
 import functools
+import gc
 import inspect
 import os
+import signal
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -52,6 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
     kept = ("OMNIQ_REQUIRE", *GIVEN.values())
     for name in [name for name in os.environ if name.startswith("OMNIQ_") and name not in kept]:
         del os.environ[name]
+    # A shell that starts us in the background has Ctrl-C ignored: what tests start would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -67,6 +72,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             from tests import servers
 
             servers.stop_shared(kind, factory.getbasetemp())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Ten thousand tests and what they import stay until the end: garbage is not looked for among them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -52,11 +52,6 @@ class LoopThread:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    @property
-    def is_current(self) -> bool:
-        """Whether this is the thread."""
-        return self._thread is threading.current_thread()
-
     def start(self) -> Self:
         self._thread.start()
         self._started.wait()

@@ -65,6 +65,7 @@ SHELLS = {
 }  # fmt: skip
 COMMANDS = {f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen")}
 
+TYPES_ONLY = {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
 LONGEST_FUNCTION = 70
 
 
@@ -151,13 +152,15 @@ Rule = Callable[[Module], Iterator[str]]
 
 
 def running_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
-            for other in child.orelse:
-                yield from running_nodes(other)
-        else:
-            yield from running_nodes(child)
+    waiting = [node]
+    while waiting:
+        found = waiting.pop()
+        yield found
+        for child in reversed(list(ast.iter_child_nodes(found))):
+            if isinstance(child, ast.If) and ast.unparse(child.test) in TYPES_ONLY:
+                waiting.extend(reversed(child.orelse))
+            else:
+                waiting.append(child)
 
 
 def unit_of(name: str) -> str:

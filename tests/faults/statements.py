@@ -2,14 +2,15 @@
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from omniq.storage import SQLiteStorage
 from omniq.storage.sqlite.engine import Engine
 
 Way = Literal["not done", "done but not answered", "gone for good"]
+Contents = dict[str, list[tuple[Any, ...]]]
 
 TABLES = (
     "omniq_task",
@@ -81,19 +82,34 @@ def failing(storage: SQLiteStorage) -> Iterator[Failing]:
             engine._writer = engine._write_rows.conn = real
 
 
-def contents(database: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table, as anybody else would see them now."""
-    with closing(sqlite3.connect(database)) as conn:
-        return {table: sorted(conn.execute(f"SELECT * FROM {table}"), key=repr) for table in TABLES}
+class Beside:
+    """A connection of its own to the same file: sees what anybody else would see, and can put it back."""
 
+    def __init__(self, database: Path) -> None:
+        self._conn = sqlite3.connect(database)
+        self._conn.execute("PRAGMA synchronous = OFF")
 
-def restore(database: Path, saved: dict[str, list[tuple[Any, ...]]]) -> None:
-    """Make the database hold exactly this again."""
-    with closing(sqlite3.connect(database)) as conn:
-        conn.execute("PRAGMA synchronous = OFF")
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._conn.close()
+
+    def contents(self) -> Contents:
+        """Every row of every table."""
+        return {table: sorted(self._conn.execute(f"SELECT * FROM {table}"), key=repr) for table in TABLES}
+
+    def restore(self, saved: Contents) -> None:
+        """Make the database hold exactly this again."""
         for table, rows in saved.items():
-            conn.execute(f"DELETE FROM {table}")
+            self._conn.execute(f"DELETE FROM {table}")
             if rows:
                 marks = ", ".join("?" * len(rows[0]))
-                conn.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
-        conn.commit()
+                self._conn.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+        self._conn.commit()
+
+
+def contents(database: Path) -> Contents:
+    """What the file holds now."""
+    with Beside(database) as beside:
+        return beside.contents()

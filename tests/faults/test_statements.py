@@ -32,7 +32,7 @@ from omniq.task import (
 )
 from omniq.testing import VirtualClock
 from omniq.testing.clock import START
-from tests.faults.statements import Way, contents, failing, restore
+from tests.faults.statements import Beside, Way, failing
 
 LARGE = "x" * 5000
 ERROR = TaskError("ValueError", "on purpose", "its traceback")
@@ -208,22 +208,23 @@ async def test_f17_a_failing_statement_leaves_before_or_after(tmp_path: Path, na
     clock = VirtualClock()
     async with SQLiteStorage(tmp_path / "jobs.db", clock=clock, durability="relaxed") as storage:
         await setting(Scene(storage, clock))
-        before = contents(storage.path)
-        await verb(storage)
-        after = contents(storage.path)
-        assert before != after, "the verb writes nothing here"
-        for nth in range(1, MOST_STATEMENTS):
-            restore(storage.path, before)
-            with failing(storage) as connection:
-                connection.arm(nth, way)
-                await call(storage, verb, may_be_away=True)
-                connection.mend()
-            if not connection.failed:
-                break
-            now = contents(storage.path)
-            assert now in (before, after), f"between, after statement {nth} was {way}"
-            await call(storage, verb, done=now == after)
-            assert contents(storage.path) == after, f"statement {nth} was {way}: did not converge"
+        with Beside(storage.path) as beside:
+            before = beside.contents()
+            await verb(storage)
+            after = beside.contents()
+            assert before != after, "the verb writes nothing here"
+            for nth in range(1, MOST_STATEMENTS):
+                beside.restore(before)
+                with failing(storage) as connection:
+                    connection.arm(nth, way)
+                    await call(storage, verb, may_be_away=True)
+                    connection.mend()
+                if not connection.failed:
+                    break
+                now = beside.contents()
+                assert now in (before, after), f"between, after statement {nth} was {way}"
+                await call(storage, verb, done=now == after)
+                assert beside.contents() == after, f"statement {nth} was {way}: did not converge"
         assert await storage.verify() == []
         assert 3 < nth < MOST_STATEMENTS - 1, "it failed nowhere, or never ran through"
 

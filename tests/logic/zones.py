@@ -42,12 +42,13 @@ def changes(per_zone: int = 2) -> tuple[Change, ...]:
 
 def _latest(name: str, how_many: int) -> list[Change]:
     zone, found = ZoneInfo(name), []
-    end = NOT_AFTER
+    end, after = NOT_AFTER, _offset(zone, NOT_AFTER)
     while end > NOT_BEFORE and len(found) < how_many:
         begin = end - WEEK
-        if _offset(zone, begin) != _offset(zone, end):
+        before = _offset(zone, begin)
+        if before != after:
             found.append(_between(name, zone, begin, end))
-        end = begin
+        end, after = begin, before
     return found
 
 

@@ -55,9 +55,12 @@ def chromium_path() -> str:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """For one test: its driver keeps an event loop running in this thread, which no other test may find."""
+    """For the tests of one file, each in a context of its own.
+
+    Not for more: its driver keeps an event loop running in this thread, which nobody else may find.
+    """
     path = chromium_path()
     from playwright.sync_api import sync_playwright
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -105,11 +105,21 @@ def test_what_is_late_why_who_holds_it_and_repair_it(tmp_path: Path, page: Any) 
 def server_url(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "postgres":
         dsn: str = request.getfixturevalue("postgres_dsn")
-        with fresh_schema(dsn) as schema:
+        with made_apart(fresh_schema(dsn)) as schema:
             yield f"{dsn}{'&' if '?' in dsn else '?'}schema={schema}"
     else:
-        with fresh_namespace(request.getfixturevalue("redis_url")) as namespace:
-            yield f"{request.getfixturevalue('redis_url')}?namespace={namespace}"
+        url: str = request.getfixturevalue("redis_url")
+        with made_apart(fresh_namespace(url)) as namespace:
+            yield f"{url}?namespace={namespace}"
+
+
+@contextmanager
+def made_apart(place: AbstractContextManager[str]) -> Iterator[str]:
+    made = apart(place.__enter__)
+    try:
+        yield made
+    finally:
+        apart(lambda: place.__exit__(None, None, None))
 
 
 @pytest.mark.bound(120)

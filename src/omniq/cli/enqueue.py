@@ -10,7 +10,7 @@ import click
 
 from omniq.cli.errors import EXIT_USAGE, CommandFailed, written_wrongly
 from omniq.cli.group import OmniqCommand, debugging
-from omniq.cli.options import app_path, json_value
+from omniq.cli.options import app_path, call_options
 from omniq.cli.store import storage_at, storage_of
 
 if TYPE_CHECKING:
@@ -20,25 +20,11 @@ if TYPE_CHECKING:
 @click.command(cls=OmniqCommand)
 @click.argument("app", metavar="MODULE:APP", callback=app_path)
 @click.argument("name", metavar="NAME")
-@click.option(
-    "--args",
-    "arguments",
-    default="[]",
-    metavar="JSON",
-    callback=json_value(list, """'["ann", 3]'"""),
-    help="""The arguments, such as '["ann", 3]'.""",
-)
-@click.option(
-    "--kwargs",
-    default="{}",
-    metavar="JSON",
-    callback=json_value(dict, """'{"body": "hi"}'"""),
-    help="""The arguments by name, such as '{"body": "hi"}'.""",
-)
+@call_options
 @click.option("--json", "as_json", is_flag=True, help="One object instead of the id.")
 @click.option("--url", metavar="URL", help="The store, instead of the application's own.")
 def enqueue(
-    app: str, name: str, arguments: list[Any], kwargs: dict[str, Any], as_json: bool, url: str | None
+    app: str, name: str, args: list[Any], kwargs: dict[str, Any], as_json: bool, url: str | None
 ) -> None:
     """Enqueue the task NAME of the application APP in MODULE, and print its id.
 
@@ -54,7 +40,7 @@ def enqueue(
         q.use(storage_at(url))
     task = _find(q, app, name)
     with written_wrongly():
-        call = task.call(*arguments, **kwargs)
+        call = task.call(*args, **kwargs)
     storage_of(q)
     with q:
         [handle] = q.enqueue_many([call])

@@ -69,7 +69,24 @@ def age(_: click.Context, __: click.Parameter, value: str | None) -> float:
     return float(match["number"]) * _UNITS[match["unit"]]
 
 
-def json_value(kind: type, example: str) -> Callable[[click.Context, click.Parameter, str], Any]:
+def call_options(command: F) -> F:
+    """For commands that take what a function is to be called with."""
+    by_name = _json_option("--kwargs", dict, "{}", """'{"body": "hi"}'""", "The arguments by name")
+    in_order = _json_option("--args", list, "[]", """'["ann", 3]'""", "The arguments")
+    return in_order(by_name(command))
+
+
+def _json_option(name: str, kind: type, default: str, example: str, what: str) -> Callable[[F], F]:
+    return click.option(
+        name,
+        metavar="JSON",
+        default=default,
+        callback=_json_value(kind, example),
+        help=f"{what}, such as {example}.",
+    )
+
+
+def _json_value(kind: type, example: str) -> Callable[[click.Context, click.Parameter, str], Any]:
     """For an option that takes JSON, a list or an object."""
 
     def parse(_: click.Context, __: click.Parameter, value: str) -> Any:

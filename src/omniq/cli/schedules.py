@@ -9,7 +9,7 @@ import click
 
 from omniq.cli.errors import CommandFailed, written_wrongly
 from omniq.cli.group import OmniqCommand
-from omniq.cli.options import POSITIVE, QUEUE, json_value, one_json_option
+from omniq.cli.options import POSITIVE, QUEUE, call_options, one_json_option
 from omniq.cli.store import url_option, with_store
 
 if TYPE_CHECKING:
@@ -96,21 +96,7 @@ def as_dict(schedule: Schedule) -> dict[str, Any]:
 @click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="The time zone of --cron.")
 @click.option("--catch-up", type=click.Choice(["latest", "all", "skip"]), default="latest", show_default=True)
 @click.option("--overlap", type=click.Choice(["allow", "skip"]), default="allow", show_default=True)
-@click.option(
-    "--args",
-    "arguments",
-    default="[]",
-    metavar="JSON",
-    callback=json_value(list, """'["ann", 3]'"""),
-    help="""The arguments, such as '["ann", 3]'.""",
-)
-@click.option(
-    "--kwargs",
-    default="{}",
-    metavar="JSON",
-    callback=json_value(dict, """'{"body": "hi"}'"""),
-    help="""The arguments by name, such as '{"body": "hi"}'.""",
-)
+@call_options
 @click.option("--queue", type=QUEUE, default="default", show_default=True)
 @click.option("--priority", type=click.IntRange(0, 9), default=0, show_default=True)
 @click.option("--timeout", type=POSITIVE, metavar="SECONDS")
@@ -121,7 +107,7 @@ def as_dict(schedule: Schedule) -> dict[str, Any]:
 def add(
     name: str,
     task: str,
-    arguments: list[Any],
+    args: list[Any],
     kwargs: dict[str, Any],
     force: bool,
     as_json: bool,
@@ -138,7 +124,7 @@ def add(
         raise click.UsageError("a schedule needs either --every 60 or --cron '*/5 * * * *', and not both")
     fields = ("queue", "priority", "timeout", "max_retries")
     with written_wrongly():
-        call = Task(task, tuple(arguments), kwargs, **{field: options.pop(field) for field in fields})
+        call = Task(task, tuple(args), kwargs, **{field: options.pop(field) for field in fields})
         wanted = Schedule(name=name, call=call, **options)
     saved = with_store(url, lambda storage: _save(storage, wanted, force))
     if as_json:

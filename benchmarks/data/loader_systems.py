@@ -81,7 +81,7 @@ def spdl(dataset: Any) -> Iterator[Any]:
 
 # How it loads, what must be installed, what a program has imported before it makes one.
 SYSTEMS: dict[str, tuple[Callable[[Any], Iterator[Any]], tuple[str, ...], tuple[str, ...]]] = {
-    "omniq": (omniq, ("msgspec", "loguru", "cloudpickle", "uvloop"), ("omniq.data",)),
+    "omniq": (omniq, ("msgspec", "loguru", "cloudpickle", "uvloop"), ("omniq.data.loader",)),
     "torch": (torch, ("torch",), ("torch.utils.data",)),
     "torchdata": (torchdata, ("torch", "torchdata"), ("torchdata.stateful_dataloader",)),
     "grain": (grain, ("grain",), ("grain",)),

@@ -56,6 +56,7 @@ from omniq.task import (
     one_line,
     shown,
 )
+from omniq.workeroptions import ProcessLimits
 
 if TYPE_CHECKING:
     from omniq.metrics import Meter
@@ -92,6 +93,7 @@ class Crew:
         isolates: bool,
         hooks: Sequence[Hook],
         process_pool: ProcessPool | None,
+        process_limits: ProcessLimits,
         settled: Callable[[Settlement], None],
         slot_freed: Callable[[], None],
         needs_process: Callable[[str], None],
@@ -108,6 +110,7 @@ class Crew:
         self._isolates = isolates
         self._hooks = hooks  # the application's own list: one that is registered later counts too
         self._process_pool = process_pool
+        self._process_limits = process_limits
         self._processes: Processes | None = None
         self._in_process: set[Flight] = set()  # those that asked for one, from their claim on
         self._settled = settled
@@ -167,7 +170,11 @@ class Crew:
             from omniq.processes import Processes
 
             self._processes = Processes(
-                self._process_pool, self._serializer, self._max_payload, self._resolver.modules
+                self._process_pool,
+                self._serializer,
+                self._max_payload,
+                self._resolver.modules,
+                self._process_limits,
             )
         return self._processes
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from omniq.errors import Unsupported
 from omniq.executors import encoded, outcome_of
 from omniq.pool import child
-from omniq.pool.calls import CallInterrupted, Function, load_function
+from omniq.pool.pickles import CallInterrupted, Function, load_function
 from omniq.registry import runnable_of, with_context
 from omniq.running import Context, current
 from omniq.serializer import Serializer

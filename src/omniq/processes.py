@@ -33,6 +33,7 @@ from omniq.reports import PoolInfo
 from omniq.serializer import Serializer
 from omniq.storage.base import Claimed
 from omniq.task import Died, Interrupted, Outcome, Snoozed, StoredTask, one_line, shown
+from omniq.workeroptions import ProcessLimits
 
 # An interrupted body may clean up for this long; its worker expects it to be over soon after.
 INTERRUPT_GRACE_S: Final = CANCEL_GRACE_S / 2
@@ -53,9 +54,11 @@ class Processes:
         serializer: Serializer,
         max_payload: int | None,
         modules: Iterable[str],
+        limits: ProcessLimits,
     ) -> None:
         """`modules` are imported once, where processes are made, so that each of those starts quickly."""
         self._given = given
+        self._limits = limits
         self._started_given = False
         self._serializer = serializer
         self._max_payload = max_payload
@@ -95,7 +98,7 @@ class Processes:
         if self._given is not None:
             return self._given
         if self._own is None:
-            self._own = self._new(max_workers=None)
+            self._own = self._new(self._limits.processes, self._limits.tasks_per_process)
         return self._own
 
     def _isolation(self) -> WorkerPool:
@@ -104,13 +107,14 @@ class Processes:
             self._alone = self._new(SUSPECTS_AT_ONCE, max_tasks_per_worker=1)
         return self._alone
 
-    def _new(self, max_workers: int | None, max_tasks_per_worker: int | None = None) -> WorkerPool:
+    def _new(self, max_workers: int | None, max_tasks_per_worker: int | None) -> WorkerPool:
         return WorkerPool(
             0,
             max_workers,
             scaledown_wait=IDLE_S,
             target_wait=AT_ONCE_S,
             max_tasks_per_worker=max_tasks_per_worker,
+            worker_memory=self._limits.memory_per_process,
             grace=INTERRUPT_GRACE_S,
             preload=self._preload,
             preload_required=False,  # a module may exist in this process only

@@ -54,6 +54,7 @@ from omniq.task import (
 from omniq.upkeep import Caretaker, Upkeep
 from omniq.workeroptions import (
     PoolOptions,
+    ProcessLimits,
     check_process_pool,
     check_queues,
     check_serializer,
@@ -113,6 +114,7 @@ class AsyncWorkerPool:
         self._hooks: Sequence[Hook] = ()
         self._tracing: Callable[[], Tracing | None] = lambda: None  # asked at each start
         self._process_pool = check_process_pool(process_pool)
+        self._process_limits = ProcessLimits()
         self._injected_clock = clock
         self._scarce = ScarceQueues()
         self._can_isolate = process_pool is not None
@@ -166,6 +168,11 @@ class AsyncWorkerPool:
     def supervised(self, identity: str) -> Self:
         """Somebody else renews the leases of this worker, under an identity that they chose."""
         self._identity, self._renews = identity, False
+        return self
+
+    def limited(self, limits: ProcessLimits) -> Self:
+        """Keep the processes that it starts for tasks within these; a pool that was given has its own."""
+        self._process_limits = limits
         return self
 
     def measured(self) -> Meter:
@@ -230,6 +237,7 @@ class AsyncWorkerPool:
             isolates=self._isolates,
             hooks=self._hooks,
             process_pool=self._process_pool,
+            process_limits=self._process_limits,
             settled=self._outbox.tell,
             slot_freed=self._outbox.ring,
             needs_process=self._scarce.needs_process,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
+from msgspec import Struct
+
 from omniq.clock import Clock
 from omniq.errors import InvalidOption
 from omniq.serializer import Serializer
@@ -13,6 +15,14 @@ from omniq.task import Duration, positive_seconds, queue_name, shown
 
 if TYPE_CHECKING:
     from omniq.pool import WorkerPool as ProcessPool
+
+
+class ProcessLimits(Struct, frozen=True):
+    """What a worker's own processes for tasks may use; None is the default of `omniq.pool.WorkerPool`."""
+
+    processes: int | None = None
+    tasks_per_process: int | None = None
+    memory_per_process: int | None = None  # bytes
 
 
 class PoolOptions(TypedDict, total=False):

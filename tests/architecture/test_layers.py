@@ -57,7 +57,7 @@ CLOCK_READINGS = {"now", "utcnow", "today"}
 
 UNSAFE_MODULES = {"pickle", "_pickle", "cloudpickle", "dill", "jsonpickle", "marshal", "shelve", "yaml"}
 UNSAFE_BUILTINS = {"eval", "exec", "builtins.eval", "builtins.exec"}
-MAY_BE_UNSAFE = ("omniq.serializer.pickled", "omniq.pool.calls")
+MAY_BE_UNSAFE = ("omniq.serializer.pickled", "omniq.pool.pickles")
 
 SHELLS = {
     "os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput",
@@ -402,7 +402,7 @@ GOOD = [
     (logic_is_pure, "omniq.logic.lifecycle", "from omniq.task import Task\nfrom .retry import RetryPolicy"),
     (logic_is_pure, "omniq.worker",          "import random\nprint('not logic')"),
     (data_is_never_code, "omniq.serializer.pickled", "import cloudpickle"),
-    (data_is_never_code, "omniq.pool.calls", "import pickle"),
+    (data_is_never_code, "omniq.pool.pickles", "import pickle"),
     (data_is_never_code, "omniq.worker",     "connection.exec('select 1')\nmodel.eval()"),
     (commands_are_lists, "omniq.cli",        "import subprocess as sp\nsp.run(['ls', folder], shell=False)"),
     (functions_fit_a_screen, "omniq.app",    SCREEN),

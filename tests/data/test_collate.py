@@ -44,6 +44,12 @@ def test_numbers_and_arrays(samples: tuple[Any, ...], dtype: str, values: list[A
     assert batch.tolist() == values
 
 
+@pytest.mark.parametrize("first", [np.array([1, 2]), np.ma.array([1, 2], mask=[0, 1])])
+def test_a_mask_is_not_lost_in_silence(first: Any) -> None:
+    with pytest.raises(CollateFailed, match=r"index 1[01] is a masked array.*\.filled\(\)"):
+        batch_of(first, np.ma.array([3, 4], mask=[1, 0]))
+
+
 def test_text_stays_text() -> None:
     assert batch_of("a", "b") == ["a", "b"]
     assert batch_of(b"a", b"b") == [b"a", b"b"]

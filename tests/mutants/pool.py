@@ -56,6 +56,14 @@ LOCKS = [
         (RULES,),
     ),
     Mutant(
+        "a note is read without the worker's lock",
+        DISPATCHER,
+        "        async with worker.lock:\n            message = worker.current_task\n            # A thread",
+        "        if True:\n            message = worker.current_task\n            # A thread",
+        (SEED,),
+        "s004_6",
+    ),
+    Mutant(
         "a worker is free again without its lock",
         DISPATCHER,
         "        await lock.acquire()  # a little quicker than `async with`, which counts here\n",
@@ -149,6 +157,22 @@ WORKFLOW = [
         "                if worker.is_idle:\n                    worker.ask_to_stop(reason)\n                    stopped += 1\n",
         "                worker.ask_to_stop(reason)\n                stopped += 1\n",
         (GROWTH,),
+    ),
+    Mutant(
+        "one that stops already is asked to stop",
+        AUTOSCALER,
+        "                if worker.is_idle:\n                    worker.ask_to_stop(reason)\n                    stopped += 1\n",
+        "                if worker.current_task is None:\n                    worker.ask_to_stop(reason)\n                    stopped += 1\n",
+        (SEED,),
+        "s004_23",
+    ),
+    Mutant(
+        "two at a time give out what waits",
+        DISPATCHER,
+        "        if self._draining:\n            return",
+        "        if False:\n            return",
+        (SEED,),
+        "s004_19",
     ),
     Mutant(
         "nobody is told that a call waits",

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 from omniq.errors import CallFailed, UnserializableArgument
-from omniq.pool import calls
-from omniq.pool.calls import MAX_TEXT_CHARS, EncodedCall, encode, encode_range
+from omniq.pool import pickles
+from omniq.pool.calls import EncodedCall, encode, encode_range
+from omniq.pool.pickles import MAX_TEXT_CHARS
 from tests.pool import transport_bodies as bodies
 
 
 def run(call: EncodedCall) -> Any:
     """What a child does with it, without the child."""
-    func = calls.load_function(call.function, call.by_name)
-    loaded = calls.load(call.body, call.buffers) if call.body else ((),)
+    func = pickles.load_function(call.function, call.by_name)
+    loaded = pickles.load(call.body, call.buffers) if call.body else ((),)
     return func(*loaded[0], **(loaded[1] if len(loaded) > 1 else {}))
 
 
@@ -61,7 +62,7 @@ def test_what_is_large_in_a_closure_goes_beside_the_pickle() -> None:
     for func in (lambda n: int(table[n]), lambda n: words[n]):
         for call in (encode(1, func, (7,)), encode_range(1, func, [7], like=encode_range(1, func, [6]))):
             assert not call.function
-            found, arguments = calls.load_carried(call.body, call.buffers)
+            found, arguments = pickles.load_carried(call.body, call.buffers)
             [args] = [arguments] if call.is_range else arguments[:1]
             assert found(*args) == func(7)
     assert max(map(len, encode(1, lambda: table).buffers)) == table.nbytes
@@ -132,7 +133,7 @@ def test_a_function_that_cannot_travel_is_named() -> None:
 
 def test_a_result_that_cannot_travel_is_named() -> None:
     with pytest.raises(UnserializableArgument, match=r"the result is a _thread\.lock"):
-        calls.dump_result(threading.Lock())
+        pickles.dump_result(threading.Lock())
 
 
 def test_the_rest_of_a_range_keeps_its_ids() -> None:
@@ -144,7 +145,7 @@ def failure(exc: BaseException) -> Exception:
     try:
         raise exc
     except BaseException as raised:
-        return calls.load_failure(calls.dump_failure(raised))
+        return pickles.load_failure(pickles.dump_failure(raised))
 
 
 def test_an_exception_comes_back_as_itself_with_its_traceback() -> None:

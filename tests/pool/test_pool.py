@@ -89,6 +89,26 @@ async def test_unordered_results_do_not_wait_for_a_slow_one(tmp_path: Path) -> N
         await results.aclose()  # type: ignore[attr-defined]
 
 
+class Counted:
+    """A function that counts how often it is pickled."""
+
+    pickled = 0
+
+    def __call__(self, n: int) -> int:
+        return n + 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        Counted.pickled += 1
+        return Counted, ()
+
+
+async def test_map_pickles_its_function_once_however_many_chunks_there_are() -> None:
+    async with WorkerPool(1, 1) as pool:
+        before = Counted.pickled
+        assert [n async for n in pool.map(Counted(), range(30), chunksize=3)] == list(range(1, 31))
+        assert Counted.pickled == before + 1
+
+
 async def test_map_runs_ahead_by_a_bounded_number() -> None:
     taken = 0
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from omniq.pool import ranges
-from omniq.pool.calls import CallInterrupted
 from omniq.pool.child import current, room
+from omniq.pool.pickles import CallInterrupted
 
 kept: list[Any] = []
 

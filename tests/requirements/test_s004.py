@@ -150,6 +150,26 @@ async def test_s004_6_state_waits_for_the_lock() -> None:
     await pool.ended()
 
 
+@pytest.mark.requirement("S004-6")
+async def test_s004_6_what_a_worker_says_waits_for_its_lock() -> None:
+    """S004-6: whose note it is stands in `current_task`, which is read under the lock."""
+    pool = await scripted(1)
+    heard: list[str] = []
+    call = asyncio.ensure_future(pool.options(on_note=heard.append).submit(abs, -1))
+    await turns()
+    [worker], [child] = (await pool.workers.snapshot()).values(), pool.children
+    assert child.message is not None
+    async with Somebody(worker.lock):
+        child.events.note(child, child.message.id, "half of it")
+        await turns()
+        assert heard == []
+    await turns()
+    assert heard == ["half of it"]
+    child.finish(1)
+    assert await call == 1
+    await pool.ended()
+
+
 @pytest.mark.requirement("S004-7")
 async def test_s004_7_a_held_worker_does_not_keep_others_from_their_turn() -> None:
     """S004-7: nobody holds two worker locks: who waits for one holds none of the others."""
@@ -445,6 +465,28 @@ async def test_s004_21_scaling_down_stops_idle_workers_whose_entries_are_ignored
     await pool.ended()
 
 
+@pytest.mark.requirement("S004-19")
+async def test_s004_19_what_waits_is_given_out_once_whoever_comes_meanwhile() -> None:
+    """S004-19: a call that comes while another's reservation waits for a lock sends none of them twice."""
+    pool = await scripted(2)
+    first = (await pool.workers.snapshot())[0]
+    somebody = Somebody(first.lock)
+    await turns()
+    calls = submitted(pool, -1)
+    await turns()
+    calls += submitted(pool, -2)
+    await turns()
+    somebody.let_go()
+    await turns()
+    assert [len(child.ran) for child in pool.children] == [1, 1]
+    sent = [child.message for child in pool.children]
+    assert sent[0] is not None and sent[1] is not None and sent[0].id < sent[1].id
+    for number, child in enumerate(pool.children):
+        child.finish(number)
+    assert await asyncio.gather(*calls) == [0, 1]
+    await pool.ended()
+
+
 # --- lifecycle -----------------------------------------------------------------------------------
 
 
@@ -490,6 +532,23 @@ async def test_s004_23_only_an_idle_and_ready_worker_is_asked_to_stop() -> None:
     assert (busy.asked_to_stop, idle.asked_to_stop, starting.asked_to_stop) == (False, True, False)
     busy.finish(1)
     assert await call == 1
+    await pool.ended()
+
+
+@pytest.mark.requirement("S004-23")
+async def test_s004_23_one_that_stops_already_is_neither_asked_again_nor_counted() -> None:
+    """S004-23: idle is not enough: an entry in the ready queue may be of a worker that is on its way out."""
+    pool = await scripted(3, 3)
+    leaving, idle, last = (await pool.workers.snapshot()).values()
+    somebody = Somebody(leaving.lock)
+    await turns()
+    somebody.let_go(lambda: leaving.ask_to_stop("the test says so"))
+    await turns()
+    assert list(pool.workers.ready_queue) == [0, 1, 2]
+    pool.set_limits(min_workers=1, max_workers=1)
+    await turns()
+    assert leaving.view.reason == "the test says so"
+    assert [worker.view.status for worker in (idle, last)] == ["stopping", "ready"]
     await pool.ended()
 
 

@@ -45,6 +45,7 @@ from omniq.storage.base import BaseStorage
 from omniq.storage.batched import BatchedStorage
 from omniq.storage.url import open_storage
 from omniq.worker import AsyncWorkerPool
+from omniq.workeroptions import ProcessLimits
 
 EXIT_STUCK: Final = 3
 # What the application left running (threads that nobody joins, exit handlers) may take this long.
@@ -93,7 +94,9 @@ def _prepare(start: Start, link: Link[Order]) -> AsyncWorkerPool:
             "write --processes 1, or give it a file: --url sqlite:///jobs.db",
             EXIT_USAGE,
         )
-    pool = _pool(app, plan)
+    pool = _pool(app, plan).limited(
+        ProcessLimits(plan.task_processes, plan.max_tasks_per_process, plan.max_memory_per_process)
+    )
     address = _openable(storage.url)
     if address is not None:
         pool.supervised(start.identity)

@@ -10,6 +10,8 @@ from typing import Any, Final, TypeVar
 import click
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_SCALES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_SIZE: Final = re.compile(r"(?P<number>\d+)(?P<scale>[KMG]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
 _AGE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhdw]?)")
 
 
@@ -26,6 +28,24 @@ class Seconds(click.FloatRange):
 
 
 POSITIVE: Final = Seconds(min=0, min_open=True)
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes, as people write it."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = _SIZE.fullmatch(value)
+        size = 0 if match is None else int(match["number"]) * _SCALES[match["scale"].upper()]
+        if size == 0:
+            self.fail(f"{value!r} is no size, such as 500M or 2G.", param, ctx)
+        return size
+
+
+SIZE: Final = Size()
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -28,6 +28,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     app: str
     processes: int = 1
     concurrency: int = 100
+    task_processes: int | None = None
+    max_tasks_per_process: int | None = None
+    max_memory_per_process: int | None = None
     queues: tuple[str, ...] | None = None
     lease: float = 30.0
     grace: float = 25.0

@@ -10,7 +10,7 @@ import click
 
 from omniq.cli.errors import CommandFailed
 from omniq.cli.group import OmniqCommand, debugging
-from omniq.cli.options import POSITIVE, QUEUE, Seconds, app_path
+from omniq.cli.options import POSITIVE, QUEUE, SIZE, Seconds, app_path
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -38,6 +38,22 @@ def _queue_names(
     default=1,
     show_default=True,
     help="How many worker processes.",
+)
+@click.option(
+    "--task-processes",
+    type=click.IntRange(min=1, max=512),
+    help="How many processes each worker process has for tasks with executor='process'. [default: its CPUs]",
+)
+@click.option(
+    "--max-tasks-per-process",
+    type=click.IntRange(min=1),
+    help="Replace such a process when it has run so many tasks.",
+)
+@click.option(
+    "--max-memory-per-process",
+    type=SIZE,
+    metavar="SIZE",
+    help="Replace such a process when it holds more memory than this, such as 500M or 2G.",
 )
 @click.option("--queues", callback=_queue_names, metavar="A,B", help="Serve these queues only.")
 @click.option(

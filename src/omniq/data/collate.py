@@ -11,6 +11,7 @@ tuples, lists and dataclasses are looked through and keep their type.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -98,6 +99,11 @@ class Arrays(Column):
         ):
             found = described(value if array is None else array)
             raise self.place.differs(key, found, f"an array of shape {self._shape}, {self._dtype}")
+        if type(array) is not np.ndarray and is_masked(array):
+            raise CollateFailed(
+                f"{self.place.name} of index {_told(key)} is a masked array, and its mask would be lost; "
+                "fill it in the dataset (.filled()), or return data and mask as two arrays"
+            )
         self._rows[nth] = array
 
     def finish(self, count: int) -> Any:
@@ -201,6 +207,11 @@ def is_a(value: Any, kind: type[Any] | tuple[type[Any], ...]) -> bool:
 
 def is_dataclass(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def is_masked(array: Any) -> bool:
+    masked: Any = sys.modules.get("numpy.ma")  # without which there are none
+    return masked is not None and isinstance(array, masked.MaskedArray)
 
 
 def is_number(value: Any) -> bool:

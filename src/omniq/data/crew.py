@@ -66,7 +66,7 @@ class ProcessCrew:
         self._most_arena_bytes = most_arena_bytes
         self._preload_required = preload_required
         self._read_only = read_only
-        self._preload = tuple(preload)
+        self._preload = (inside.__name__, *preload)
         self._prepare = calls.encode(0, inside.prepare, (init,))
         self._arena: ReservedArena | None = None
         self._template: Template | None = None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from omniq.pool import calls, child
+from omniq.pool import child, pickles
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,7 +67,7 @@ def _reduced(value: Any) -> tuple[Any, ...]:
     view = memoryview(value)
     if not view.c_contiguous or len(view.format) > 1:
         return seen_as, (view.tobytes(), "B", None)
-    return seen_as, (calls.beside(view), view.format, view.shape)
+    return seen_as, (pickles.beside(view), view.format, view.shape)
 
 
 def seen_as(data: Any, form: str, shape: tuple[int, ...] | None) -> memoryview:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
-from omniq.data import source
+from omniq.data import sharing, source
 from omniq.data.crew import Crew, ProcessCrew
 from omniq.data.feeding import wanted_arena_bytes
 from omniq.data.mapping import Mapped
@@ -17,7 +17,7 @@ from omniq.data.sharing import SharedMemory
 from omniq.data.source import Loaded, Source
 from omniq.data.worker_pool import WorkerPool
 from omniq.pool.arena import default_limit_bytes
-from omniq.pool.calls import raisable
+from omniq.pool.pickles import raisable
 
 Verb = Literal["fetch", "read"]
 FIRST_ARENA_BYTES: Final = 64 * 1024**2
@@ -65,7 +65,7 @@ class LoaderPool(WorkerPool):
             on_error="raise",
             init=partial(source.install, memory.shared.load),
             arena=min(FIRST_ARENA_BYTES, default_limit_bytes()),
-            preload=("numpy.random", "omniq.data.source", *found.modules()),
+            preload=("numpy.random", source.__name__, sharing.__name__, *found.modules()),
         )
         self._memory = memory
 

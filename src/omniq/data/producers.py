@@ -9,8 +9,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from omniq.data.position import Position
-from omniq.data.sampling import Job
-from omniq.data.source import LaneJob, Loaded
+from omniq.data.source import Job, LaneJob, Loaded
 from omniq.errors import PoolNotRunning, WorkerDied
 
 Results = Callable[[Iterable[Any]], Iterator[Loaded]]

@@ -7,21 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
 from omniq.data.position import Position
 from omniq.data.seeding import permutation
-
-
-class Job(NamedTuple):
-    """One batch to load: `keys` are those of the samples `position` and following of this epoch."""
-
-    seed: int
-    epoch: int
-    position: int
-    keys: list[Any]
+from omniq.data.source import Job
 
 
 class Sampling(Struct, frozen=True, eq=False):

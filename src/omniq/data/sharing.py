@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 import weakref
 from typing import Any, Final, NamedTuple
 
 from omniq.errors import InvalidOption
-from omniq.pool import calls
+from omniq.pool import pickles
 
 ALIGNMENT: Final = 4096
 
@@ -27,14 +26,14 @@ class Shared(NamedTuple):
         with open(self.path, "rb") as file:
             memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         pickled, *buffers = (memory[offset : offset + size] for offset, size in self.places)
-        return calls.load(pickled, buffers)
+        return pickles.load(pickled, buffers)
 
 
 class SharedMemory:
     """The owner's end; the memory is there as long as this is."""
 
     def __init__(self, value: Any) -> None:
-        pickled, buffers = calls.dump_shared(value, "the dataset or collate function of a DataLoader")
+        pickled, buffers = pickles.dump_shared(value, "the dataset or collate function of a DataLoader")
         path = self._open()
         places: list[tuple[int, int]] = []
         try:
@@ -57,6 +56,8 @@ class SharedMemory:
             self._fd = os.memfd_create("omniq-dataset", os.MFD_CLOEXEC)
             self.close = weakref.finalize(self, _closed, self._fd, None, os.getpid())
             return f"/proc/{os.getpid()}/fd/{self._fd}"
+        import tempfile  # workers do not need it
+
         self._fd, path = tempfile.mkstemp(prefix="omniq-dataset-")
         self.close = weakref.finalize(self, _closed, self._fd, path, os.getpid())
         return path

@@ -15,12 +15,20 @@ from typing import Any, Final, NamedTuple
 
 from omniq.data import seeding
 from omniq.data.collate import Collation
-from omniq.data.sampling import Job
 
 # So many sequences of an iterable dataset are read in turns, whatever the number of workers.
 MAX_LANES: Final = 16
 MAX_OPEN_READERS: Final = 2 * MAX_LANES
 MAX_TOLD_CHARS: Final = 300
+
+
+class Job(NamedTuple):
+    """One batch to load: `keys` are those of the samples `position` and following of this epoch."""
+
+    seed: int
+    epoch: int
+    position: int
+    keys: list[Any]
 
 
 class LaneJob(NamedTuple):

@@ -26,7 +26,7 @@ from msgspec import Struct
 from omniq.data.condition import Condition
 from omniq.data.items import Item
 from omniq.errors import CallTimeout, PoolNotRunning, ResultTimeout, TaskFailed, WorkerDied
-from omniq.pool.calls import RemoteTraceback, bounded
+from omniq.pool.pickles import RemoteTraceback, bounded
 from omniq.task import ErrorKind, TaskError
 
 State: TypeAlias = Literal["new", "running", "stopping", "stopped"]

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from omniq.data.captured import captured
 from omniq.data.crew import Hand
 from omniq.data.sealed import sealed
-from omniq.pool.calls import Interrupted, Outcome, Raised, Returned, name_of, raisable
+from omniq.pool.calls import Interrupted, Outcome, Raised, Returned, name_of
 from omniq.pool.peer import Events, Exit
+from omniq.pool.pickles import raisable
 
 
 class ThreadCall(Struct, frozen=True, eq=False):

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-from omniq.pool import calls, copies, wire
-from omniq.pool.calls import Buffers, CallInterrupted
+from omniq.pool import copies, pickles, wire
 from omniq.pool.control import POSTED, ControlPage, Unwanted
 from omniq.pool.lines import INTERRUPT_SIGNAL, Line
 from omniq.pool.packed import Run
+from omniq.pool.pickles import Buffers, CallInterrupted
 
 # Between the call and whoever reads its traceback: nothing that they could have done anything about.
 _OUR_FRAMES: Final = frozenset(
@@ -36,7 +36,7 @@ INTERRUPTED: Final = Ended(wire.INTERRUPTED, b"", [])
 
 
 def returned(value: Any) -> Ended:
-    return Ended(wire.RETURNED, *calls.dump_result(value))
+    return Ended(wire.RETURNED, *pickles.dump_result(value))
 
 
 def failed(exc: BaseException) -> Ended:
@@ -45,7 +45,7 @@ def failed(exc: BaseException) -> Ended:
     tb = exc.__traceback__
     while tb is not None and tb.tb_frame.f_code.co_filename in _OUR_FRAMES:
         tb = tb.tb_next
-    return Ended(wire.RAISED, calls.dump_failure(exc.with_traceback(tb)), [])
+    return Ended(wire.RAISED, pickles.dump_failure(exc.with_traceback(tb)), [])
 
 
 class Attempts:
@@ -64,13 +64,13 @@ class Attempts:
         self._last_unwanted = 0
         self._withdrawn: list[range] = []
 
-    def of(self, call_id: int, func: calls.Function, args: Sequence[Any]) -> Ended:
+    def of(self, call_id: int, func: pickles.Function, args: Sequence[Any]) -> Ended:
         """Begin it, run it, and encode what came of it. Whatever a body raises, its process goes on."""
         if self._words[POSTED] and self.must_not_begin(call_id):
             return INTERRUPTED
         return self.ended(call_id, func, args)
 
-    def ended(self, call_id: int, func: calls.Function, args: Sequence[Any]) -> Ended:
+    def ended(self, call_id: int, func: pickles.Function, args: Sequence[Any]) -> Ended:
         """The same for one that has begun, so that it cannot be withdrawn any more."""
         try:
             try:

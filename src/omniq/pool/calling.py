@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
 from omniq.clock import Clock
-from omniq.pool.calls import encode, encode_range
+from omniq.pool.calls import EncodedCall, encode, encode_range
 from omniq.pool.dispatcher import Dispatcher
 from omniq.pool.mapping import mapped
 from omniq.pool.message import CallOptions, Message
@@ -55,11 +55,13 @@ class Intake:
             self._dispatcher.cancel(message)
             raise
 
-    def send_range(self, fn: Callable[..., Any], items: list[Any], options: CallOptions) -> Message:
+    def send_range(
+        self, fn: Callable[..., Any], items: list[Any], options: CallOptions, like: EncodedCall | None
+    ) -> Message:
         loop = self.check()
         first_id = next(self._ids)
         self._ids = itertools.count(first_id + len(items))
-        message = Message(encode_range(first_id, fn, items), options, self._clock.monotonic(), loop)
+        message = Message(encode_range(first_id, fn, items, like), options, self._clock.monotonic(), loop)
         self._dispatcher.dispatch(message)
         return message
 

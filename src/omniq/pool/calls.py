@@ -1,59 +1,20 @@
-"""Calls and their outcomes as bytes: the one module of the pools that turns bytes into running code.
+"""Calls as bytes and their outcomes as values, in the parent. The other end needs none of this.
 
-    parent                                    child
-    encode(func, args, kwargs) -> bytes  ──>  load_function, load_arguments ──> call
-    Returned | Raised          <── bytes  <──  dump_result, dump_failure
-
-Both ends are one program and trust each other; nothing from outside is ever read here. Knows no processes.
+encode(func, args, kwargs) ──> EncodedCall ── child ──> Returned | Raised | Interrupted
 """
 
 from __future__ import annotations
 
 import io
-import mmap
-import pickle
-import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import import_module
-from types import TracebackType
-from typing import Any, Final, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, overload
 
 import msgspec
 
 from omniq.errors import CallFailed, UnserializableArgument
-from omniq.names import name_in_module, unwrapped
-
-Buffers = list[memoryview]
-Function = Callable[..., Any]
-
-# Smaller buffers are cheaper inside the pickle than beside it.
-OUT_OF_BAND_BYTES: Final = 64 * 1024
-PROTOCOL: Final = 5
-# In the place of a function that lies beside its arguments.
-CARRIED: Final = b""
-MAX_TEXT_CHARS: Final = 64 * 1024
-MAX_EXCEPTION_BYTES: Final = 1024 * 1024
-MAX_KNOWN_FUNCTIONS: Final = 4096
-# Values that nobody can change after they were returned, and that refer to nothing else.
-ATOMS: Final = frozenset((type(None), bool, int, float, str, bytes))
-
-
-class CallInterrupted(BaseException):
-    """Raised inside a call that should end early. Like KeyboardInterrupt: clean up, and let it pass."""
-
-
-class RemoteTraceback(Exception):
-    """The traceback of the other process, as the cause of an exception that came from there."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-    def __str__(self) -> str:
-        return f"\n\n{self.text}"
-
-
-# --- what travels --------------------------------------------------------------------------------
+from omniq.names import name_in_module
+from omniq.pool import pickles
+from omniq.pool.pickles import ATOMS, CARRIED, OUT_OF_BAND_BYTES, Buffers, Function, told, type_name
 
 
 class EncodedCall(msgspec.Struct, frozen=True, eq=False, weakref=True):
@@ -154,7 +115,7 @@ def encode(
         return EncodedCall(call_id, name_of(func), function, by_name, b"", [])
     if not kwargs and len(args) == 1 and type(args[0]) in ATOMS:
         # As so often. An atom refers to nothing that would have to be looked after.
-        return EncodedCall(call_id, name_of(func), function, by_name, pickle.dumps((args,), PROTOCOL), [])
+        return EncodedCall(call_id, name_of(func), function, by_name, pickles.dump_atom((args,)), [])
     body, buffers = _dump_arguments((args, kwargs) if kwargs else (args,), func, args, kwargs)
     return EncodedCall(call_id, name_of(func), function, by_name, body, buffers)
 
@@ -171,7 +132,7 @@ def _dump_arguments(
     whole: Any, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any] | None
 ) -> tuple[bytes, Buffers]:
     try:
-        return _dumps(whole)
+        return pickles.dumps(whole)
     except Exception as exc:
         places = [(f"args[{index}]", value) for index, value in enumerate(args)]
         places += [(f"kwargs[{name!r}]", value) for name, value in (kwargs or {}).items()]
@@ -189,7 +150,7 @@ def encode_range(
     listed = list(items)
     assert listed, "a range has at least one call"
     try:
-        body, buffers = _dumps((func, listed) if function == CARRIED else listed)
+        body, buffers = pickles.dumps((func, listed) if function == CARRIED else listed)
     except Exception as exc:
         places = [(f"items[{index}]", item) for index, item in enumerate(listed)]
         raise _culprit(places, name_of(func), exc) from exc
@@ -209,12 +170,12 @@ def _dump_function(func: Function) -> tuple[bytes, bool]:
     if found is not None:
         return found.encode(), True
     if not callable(func):
-        raise UnserializableArgument(f"a {_type_name(func)} is not callable; pass a function")
+        raise UnserializableArgument(f"a {type_name(func)} is not callable; pass a function")
     try:
-        pickled, buffers = _dumps(func)
+        pickled, buffers = pickles.dumps(func)
     except Exception as exc:
         raise UnserializableArgument(
-            f"the function {name_of(func)} cannot be pickled ({_told(exc)}); define it in a module, "
+            f"the function {name_of(func)} cannot be pickled ({told(exc)}); define it in a module, "
             "and pass as arguments what it now refers to"
         ) from exc
     return CARRIED if buffers or len(pickled) >= OUT_OF_BAND_BYTES else pickled, False
@@ -223,170 +184,33 @@ def _dump_function(func: Function) -> tuple[bytes, bool]:
 def _culprit(places: Iterable[tuple[str, Any]], name: str, exc: Exception) -> UnserializableArgument:
     for place, value in places:
         try:
-            _dumps(value)
+            pickles.dumps(value)
         except Exception as own:
             return UnserializableArgument(
-                f"{place} of {name} is a {_type_name(value)}, which cannot be pickled ({_told(own)}); "
+                f"{place} of {name} is a {type_name(value)}, which cannot be pickled ({told(own)}); "
                 "pass plain data, and open files, locks and connections inside the function"
             )
-    return UnserializableArgument(
-        f"the arguments of {name} cannot be pickled ({_told(exc)}); pass plain data"
-    )
+    return UnserializableArgument(f"the arguments of {name} cannot be pickled ({told(exc)}); pass plain data")
 
 
-# --- pickles -------------------------------------------------------------------------------------
-
-
-def _dumps(value: Any) -> tuple[bytes, Buffers]:
-    """Plain pickle is several times faster; cloudpickle carries what has no importable name."""
-    buffers: Buffers = []
-
-    def keep(buffer: pickle.PickleBuffer) -> bool:
-        view = buffer.raw()
-        if view.nbytes < OUT_OF_BAND_BYTES:
-            return True
-        buffers.append(view)
-        return False
-
-    try:
-        data = pickle.dumps(value, PROTOCOL, buffer_callback=keep)
-    except Exception:  # an object's own __reduce__ can raise anything
-        data = b"__main__"
-    # The other process has another __main__: its classes and functions must go by value.
-    if b"__main__" in data:
-        import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
-
-        buffers.clear()
-        data = bytes(cloudpickle.dumps(value, PROTOCOL, keep))  # pyright: ignore[reportUnknownMemberType]
-    return data, buffers
-
-
-def dump_shared(value: Any, what: str) -> tuple[bytes, Buffers]:
-    """For memory that several processes map. `what` it is, for whoever must be told that it cannot travel."""
-    try:
-        return _dumps(value)
-    except Exception as exc:
-        raise UnserializableArgument(
-            f"{what} cannot be pickled ({_told(exc)}); keep plain data in it, and open files, locks and "
-            "connections where they are used"
-        ) from exc
-
-
-def beside(view: memoryview) -> object:
-    """What a reducer gives for memory that should go beside the pickle, not into it."""
-    return pickle.PickleBuffer(view)
-
-
-def dump_in_band(value: Any) -> bytes:
-    try:
-        data = pickle.dumps(value, PROTOCOL)
-    except Exception:  # as above
-        data = b"__main__"
-    if b"__main__" in data:
-        import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
-
-        data = bytes(cloudpickle.dumps(value, PROTOCOL))  # pyright: ignore[reportUnknownMemberType]
-    return data
-
-
-def _type_name(value: object) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-def _told(exc: BaseException) -> str:
-    return f"{type(exc).__name__}: {_text_of(exc)[:500]}"
-
-
-# --- a call, in the child ------------------------------------------------------------------------
-
-_known: dict[bytes, Function] = {}
-
-
-def load_function(function: bytes, by_name: bool) -> Function:
-    """Import it or rebuild it. What was imported is kept; a closure may have changed since the last time."""
-    if not by_name:
-        rebuilt: Function = pickle.loads(function)  # noqa: S301 - written by our own parent
-        return rebuilt
-    known = _known.get(function)
-    if known is not None:
-        return known
-    module, _, name = function.decode().partition(":")
-    place: Any = import_module(module)
-    for part in name.split("."):
-        place = getattr(place, part)
-    found: Function = unwrapped(place)
-    if len(_known) >= MAX_KNOWN_FUNCTIONS:
-        _known.clear()
-    _known[function] = found
-    return found
-
-
-def load_carried(body: bytes | memoryview, buffers: Buffers) -> tuple[Function, Any]:
-    """A function and what lies beside it."""
-    func, arguments = load(body, buffers)
-    return func, arguments
-
-
-def load(body: bytes | memoryview, buffers: Buffers) -> Any:
-    return pickle.loads(body, buffers=buffers)  # noqa: S301 - written by our own other end
-
-
-def dump_result(value: Any) -> tuple[bytes, Buffers]:
-    if type(value) in ATOMS:
-        return pickle.dumps(value, PROTOCOL), []
-    try:
-        return _dumps(value)
-    except Exception as exc:
-        raise UnserializableArgument(
-            f"the result is a {_type_name(value)}, which cannot be pickled ({_told(exc)}); return plain data"
-        ) from exc
-
-
-# --- many results --------------------------------------------------------------------------------
-
-Gathered = list[Any]
-
-
-class Journal:
-    """Results of a range, pickled one by one into shared memory, so that they outlive a process that dies."""
-
-    def __init__(self, memory: mmap.mmap, start: int) -> None:
-        self._memory = memory
-        self._start = start
-        memory.seek(start)
-        pickler = pickle.Pickler(memory, PROTOCOL)
-        pickler.fast = True  # no memory of earlier values: each pickle can be read by itself
-        self.record_atom: Callable[[Any], None] = pickler.dump
-        self.record: Callable[[bytes], object] = memory.write
-
-    @property
-    def free_bytes(self) -> int:
-        return len(self._memory) - self._memory.tell()
-
-    def erase(self) -> None:
-        self._memory.seek(self._start)
-
-
-def dump_gathered(gathered: Gathered) -> bytes:
-    """Atoms as they are; anything else was pickled when it was returned, and stands in a tuple of its own."""
-    return pickle.dumps(gathered, PROTOCOL)
+# --- outcomes ------------------------------------------------------------------------------------
 
 
 def load_gathered(body: memoryview, name: str) -> Outcomes:
-    gathered: list[tuple[bytes] | float | str | bytes | None] = pickle.loads(body)  # noqa: S301 - written by our own child
+    gathered: list[tuple[bytes] | float | str | bytes | None] = pickles.load_plain(body)
     outcomes = Outcomes()
     for item in gathered:
         outcomes.append(load_outcome(item[0], [], name) if isinstance(item, tuple) else Returned(item))
     return outcomes
 
 
-def load_recorded(pickles: bytes, count: int, name: str) -> Outcomes:
+def load_recorded(recorded: bytes, count: int, name: str) -> Outcomes:
     """What a journal holds. One that cannot be read leaves no way to find the next."""
     outcomes = Outcomes()
-    stream = io.BytesIO(pickles)
+    stream = io.BytesIO(recorded)
     try:
         while len(outcomes) < count:
-            outcomes.append(Returned(pickle.load(stream)))  # noqa: S301 - written by our own child
+            outcomes.append(Returned(pickles.load_next(stream)))
     except BaseException as exc:  # as below
         outcomes.extend([Raised(unreadable_result(name, exc))] * (count - len(outcomes)))
     return outcomes
@@ -395,133 +219,23 @@ def load_recorded(pickles: bytes, count: int, name: str) -> Outcomes:
 def load_value(pickled: bytes | memoryview, name: str) -> Sequence[Outcome]:
     """The outcome of one call, where nothing lies beside the pickle."""
     try:
-        return Outcomes([pickle.loads(pickled)])  # noqa: S301 - written by our own child
+        return Outcomes([pickles.load_plain(pickled)])
     except BaseException as exc:  # as below
         return (Raised(unreadable_result(name, exc)),)
 
 
 def load_outcome(pickled: bytes | memoryview, buffers: Buffers, name: str) -> Outcome:
     try:
-        return Returned(pickle.loads(pickled, buffers=buffers))  # noqa: S301 - written by our own child
+        return Returned(pickles.load(pickled, buffers))
     # A class whose objects pickle and do not unpickle. Whatever it raises is about this call: a SystemExit or
     # KeyboardInterrupt of the other end's making must not end the program that waits.
     except BaseException as exc:
         return Raised(unreadable_result(name, exc))
 
 
-# --- failures ------------------------------------------------------------------------------------
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """An exception in words, and as itself where it survives the journey."""
-
-    type_name: str
-    message: str
-    traceback: str
-    pickled: bytes = b""
-
-
-def dump_failure(exc: BaseException) -> bytes:
-    """Never raises: whatever an exception does when it is shown or pickled, something is told."""
-    failure = Failure(
-        _type_name(exc), bounded(_text_of(exc)), bounded(_traceback_of(exc)), _dump_exception(exc)
-    )
-    return msgspec.msgpack.encode(failure)
-
-
-def load_failure(body: bytes | memoryview) -> Exception:
-    failure = msgspec.msgpack.decode(body, type=Failure)
-    exc = _load_exception(failure)
-    exc.__cause__ = RemoteTraceback(failure.traceback)
-    return exc
-
-
 def unreadable_result(name: str, exc: BaseException) -> Exception:
     """For a result that was pickled in the child and cannot be unpickled in the parent."""
-    text = bounded(_traceback_of(exc))
-    failed = CallFailed(
-        f"the result of {name} cannot be unpickled here ({_told(exc)})", _type_name(exc), text
-    )
+    text = pickles.bounded(pickles.traceback_of(exc))
+    failed = CallFailed(f"the result of {name} cannot be unpickled here ({told(exc)})", type_name(exc), text)
     failed.__cause__ = exc
     return failed
-
-
-def raisable(exc: BaseException) -> Exception:
-    """For whoever waits for a call: what it raised, or told in words what would mean something else there.
-
-    A loop takes SystemExit, KeyboardInterrupt or CancelledError for its own, and StopIteration for an end.
-    """
-    if isinstance(exc, Exception) and not isinstance(exc, StopIteration | StopAsyncIteration):
-        return exc
-    name = _type_name(exc)
-    failed = CallFailed(f"{name}: {_text_of(exc)}", name, bounded(_traceback_of(exc)))
-    failed.__cause__ = exc
-    return failed
-
-
-def _dump_exception(exc: BaseException) -> bytes:
-    if raisable(exc) is not exc:
-        return b""
-    try:
-        data = dump_in_band(exc)
-        if len(data) <= MAX_EXCEPTION_BYTES and type(pickle.loads(data)) is type(exc):  # noqa: S301 - our own
-            return data
-    except CallInterrupted:
-        raise
-    except BaseException:  # __init__ with other arguments, an attribute that cannot travel: told in words
-        return b""
-    return b""
-
-
-def _load_exception(failure: Failure) -> Exception:
-    if failure.pickled:
-        try:
-            found = pickle.loads(failure.pickled)  # noqa: S301 - our own child's
-        except BaseException:  # it could be read there and cannot here: another module path, say
-            found = None
-        if isinstance(found, Exception):
-            return found
-    return CallFailed(f"{failure.type_name}: {failure.message}", failure.type_name, failure.traceback)
-
-
-def _text_of(exc: BaseException) -> str:
-    try:
-        return str(exc)
-    except CallInterrupted:
-        raise
-    except BaseException as own:  # a __str__ of somebody else
-        return f"<no message: its __str__ raised {type(own).__name__}>"
-
-
-def _traceback_of(exc: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(exc))
-    except CallInterrupted:
-        raise
-    except BaseException:  # the same __str__, or no memory left
-        return _frames_of(exc.__traceback__)
-
-
-def _frames_of(tb: TracebackType | None) -> str:
-    try:
-        return "".join(traceback.format_tb(tb))
-    except Exception:
-        return "<the traceback cannot be shown>"
-
-
-_UNPRINTABLE: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127) if chr(code) not in "\n\t"}
-
-
-def bounded(text: str) -> str:
-    """Printable and at most MAX_TEXT_CHARS: the beginning, and the end where the cause usually stands."""
-    head, tail = MAX_TEXT_CHARS // 2, MAX_TEXT_CHARS // 4
-    if len(text) <= MAX_TEXT_CHARS:
-        whole = _printable(text)
-        if len(whole) <= MAX_TEXT_CHARS:
-            return whole
-    first, last = _printable(text[:head])[:head], _printable(text[-tail:])[-tail:]
-    return f"{first}\n... {len(text)} characters, the middle is left out ...\n{last}"
-
-
-def _printable(text: str) -> str:
-    return text.translate(_UNPRINTABLE).encode("utf-8", "backslashreplace").decode()

@@ -11,7 +11,6 @@ import ctypes
 import faulthandler
 import json
 import os
-import random
 import signal
 import socket
 import sys
@@ -22,9 +21,9 @@ from typing import Any, Final, NoReturn
 
 from omniq.pool import copies
 from omniq.pool.arena import Attached
-from omniq.pool.calls import Journal
 from omniq.pool.control import JOURNAL, ControlPage
 from omniq.pool.lines import INTERRUPT_SIGNAL, Line, ParentGone
+from omniq.pool.pickles import Journal
 from omniq.pool.serving import CurrentCall, Server
 from omniq.pool.wire import Where
 
@@ -113,10 +112,9 @@ def describe() -> dict[str, Any]:
 def after_fork() -> None:
     """Undo in a forked child what it must not share with the template and its siblings."""
     atexit._clear()  # pyright: ignore[reportPrivateUsage]
-    random.seed()
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()  # or every child would draw the same numbers
+    for name in ("random", "numpy.random"):
+        if (generator := sys.modules.get(name)) is not None:
+            generator.seed()  # or every child would draw the same numbers
 
 
 def die_with(maker: int) -> None:

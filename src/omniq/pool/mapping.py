@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from omniq.errors import InvalidOption
-from omniq.pool.calls import Outcome, Raised
+from omniq.pool.calls import EncodedCall, Outcome, Raised
 from omniq.pool.message import CallOptions, Message
 
 T = TypeVar("T")
@@ -21,7 +21,9 @@ class Taker(Protocol):
 
     @property
     def ahead(self) -> Callable[[], int]: ...
-    def send_range(self, fn: Callable[..., Any], items: list[Any], options: CallOptions) -> Message: ...
+    def send_range(
+        self, fn: Callable[..., Any], items: list[Any], options: CallOptions, like: EncodedCall | None
+    ) -> Message: ...
     def withdraw(self, message: Message) -> None: ...
 
 
@@ -36,8 +38,15 @@ def mapped(
 ) -> AsyncIterator[R]:
     if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
         raise InvalidOption(f"chunksize must be a whole number of at least 1, not {chunksize!r}")
-    chunks = _chunks(items, chunksize)
-    return _results(pool, lambda chunk: pool.send_range(fn, chunk, options), chunks, ordered)
+    earlier: EncodedCall | None = None
+
+    def send(chunk: list[T]) -> Message:
+        nonlocal earlier
+        message = pool.send_range(fn, chunk, options, earlier)
+        earlier = message.encoded  # the function is pickled once, however many chunks there are
+        return message
+
+    return _results(pool, send, _chunks(items, chunksize), ordered)
 
 
 def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

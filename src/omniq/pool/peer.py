@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from omniq.pool import calls, packed, wire
+from omniq.pool import calls, packed, pickles, wire
 from omniq.pool.arena import Arena, Slot
 from omniq.pool.calls import EncodedCall, Interrupted, Message, Outcome, Outcomes, Raised
 from omniq.pool.control import ControlPage
@@ -200,7 +200,7 @@ class Child:
     def _pack(self, call: EncodedCall, position: int) -> Pieces:
         flags = (wire.BY_NAME if call.by_name else 0) | (wire.IS_RANGE if call.is_range else 0)
         function, body = call.function, call.body
-        if not call.buffers and len(body) < calls.OUT_OF_BAND_BYTES:
+        if not call.buffers and len(body) < pickles.OUT_OF_BAND_BYTES:
             head = wire.CALL.pack(call.id, call.count, call.skip, len(function), len(body), flags)
             return [head + function + body]
         head = wire.CALL.pack(call.id, call.count, call.skip, len(function), 0, flags | wire.WITH_PARCEL)
@@ -342,7 +342,7 @@ class Child:
         kind, flags, _, _, body = frame
         self.received_bytes = len(body)
         if kind == wire.RAISED:
-            return (Raised(calls.load_failure(body)),)
+            return (Raised(pickles.load_failure(body)),)
         if kind == wire.INTERRUPTED:
             return (Interrupted(),)
         if flags & wire.SKIPPED:
@@ -395,7 +395,7 @@ class Child:
 
     def _take_note(self, frame: Frame) -> None:
         try:
-            note = calls.load(frame.body, [])
+            note = pickles.load(frame.body, [])
         except BaseException as exc:  # a note is no outcome: the call goes on, and so does this program
             self._loop.call_exception_handler({"message": "a note cannot be unpickled", "exception": exc})
             return

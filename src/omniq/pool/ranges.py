@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from omniq.pool import calls, copies, packed, wire
+from omniq.pool import copies, packed, pickles, wire
 from omniq.pool.attempt import INTERRUPTED, Attempts, Ended, failed, returned
-from omniq.pool.calls import CallInterrupted
 from omniq.pool.control import FIRST, POSTED, STATE, ControlPage
 from omniq.pool.packed import NOTHING, SLOTS, Kind, Odd, Run
+from omniq.pool.pickles import CallInterrupted
 
 # While calls go on, no result waits longer than this, or than the calls of one block.
 FLUSH_EVERY_S: Final = 0.001
@@ -41,7 +41,7 @@ class Ranges:
     def __init__(
         self,
         page: ControlPage,
-        journal: calls.Journal,
+        journal: pickles.Journal,
         run: Run,
         attempts: Attempts,
         report: Report,
@@ -53,14 +53,14 @@ class Ranges:
         self._attempts = attempts
         self._report = report
         self._send = send
-        self._gathered: calls.Gathered = []
+        self._gathered: pickles.Gathered = []
         self._flush_at = 0.0
         # Of the latest range, and most likely of the next one as well:
-        self._func: calls.Function | None = None
+        self._func: pickles.Function | None = None
         self._kind = NOTHING
         self._block_size = 1
 
-    def work_off(self, stop_id: int, func: calls.Function, items: list[Any], *, is_last: bool) -> None:
+    def work_off(self, stop_id: int, func: pickles.Function, items: list[Any], *, is_last: bool) -> None:
         """Run `func` with each of `items`; the last of these calls is the one before `stop_id`."""
         items.reverse()  # so that an item is let go as soon as it has run
         if func is not self._func:
@@ -107,7 +107,7 @@ class Ranges:
         self._flush_at = time.monotonic() + FLUSH_EVERY_S
         first = self._words[FIRST]
         if self._gathered:
-            self._send(first, calls.dump_gathered(self._gathered), flags | wire.RANGE)
+            self._send(first, pickles.dump_gathered(self._gathered), flags | wire.RANGE)
             self._gathered.clear()
             self._words[FIRST] = 0
             self._journal.erase()
@@ -118,7 +118,7 @@ class Ranges:
 
     # --- packed ----------------------------------------------------------------------------------
 
-    def _run_packed(self, stop_id: int, func: calls.Function, items: list[Any]) -> tuple[Ended | None, int]:
+    def _run_packed(self, stop_id: int, func: pickles.Function, items: list[Any]) -> tuple[Ended | None, int]:
         """Fill a run block by block, up to and including a call that the run cannot hold.
 
         How that one ended, where it has to be reported by itself; and by how much the type has changed.
@@ -149,7 +149,7 @@ class Ranges:
         return None, 0
 
     def _run_block(
-        self, call_id: int, func: calls.Function, items: list[Any], size: int, kind: Kind
+        self, call_id: int, func: pickles.Function, items: list[Any], size: int, kind: Kind
     ) -> tuple[Odd, Ended | None]:
         """Run the next `size` calls, or fewer: what they return is in the run, except what is told here."""
         attempts, words = self._attempts, self._words
@@ -193,10 +193,10 @@ class Ranges:
 
     # --- pickled ---------------------------------------------------------------------------------
 
-    def _run_pickled(self, call_id: int, func: calls.Function, items: list[Any]) -> Ended | None:
+    def _run_pickled(self, call_id: int, func: pickles.Function, items: list[Any]) -> Ended | None:
         """Run calls and gather their results, up to and including one that has to be reported by itself."""
         attempts, words, pop, now = self._attempts, self._words, items.pop, time.monotonic
-        atoms, gather, record = calls.ATOMS, self._gathered.append, self._journal.record_atom
+        atoms, gather, record = pickles.ATOMS, self._gathered.append, self._journal.record_atom
         try:
             try:
                 while items:

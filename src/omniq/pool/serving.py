@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from omniq.errors import CallFailed
-from omniq.pool import calls, copies, packed, wire
+from omniq.pool import copies, packed, pickles, wire
 from omniq.pool.attempt import Attempts, Ended, failed
 from omniq.pool.control import STATE, ControlPage
 from omniq.pool.lines import Line, SentBefore, own_memory_kib
@@ -69,11 +69,11 @@ class CurrentCall:
         """Tell the parent something while the call runs. What is said after its end is about nothing."""
         if copies.is_copy() or not self._server.is_running(self.call_id):
             return
-        self._server.send([wire.frame(wire.NOTE, self.call_id, calls.dump_in_band(value))])
+        self._server.send([wire.frame(wire.NOTE, self.call_id, pickles.dump_in_band(value))])
 
 
 class Server:
-    def __init__(self, line: Line, page: ControlPage, journal: calls.Journal) -> None:
+    def __init__(self, line: Line, page: ControlPage, journal: pickles.Journal) -> None:
         self.page = page
         self._line = line
         self._run = Run(page)
@@ -126,15 +126,15 @@ class Server:
         del loaded
         return func(*args, **rest[0]) if rest else func(*args)
 
-    def _load(self, call: Call) -> tuple[calls.Function, Any]:
+    def _load(self, call: Call) -> tuple[pickles.Function, Any]:
         try:
             pickled, *buffers = [call.body] if call.parcel is None else self._line.open(call.parcel)
-            if call.function == calls.CARRIED:
-                return calls.load_carried(pickled, buffers)
-            func = calls.load_function(call.function, bool(call.flags & wire.BY_NAME))
+            if call.function == pickles.CARRIED:
+                return pickles.load_carried(pickled, buffers)
+            func = pickles.load_function(call.function, bool(call.flags & wire.BY_NAME))
             if call.parcel is not None:
-                return func, calls.load(pickled, buffers)
-            return func, calls.load(call.body, []) if len(call.body) else None
+                return func, pickles.load(pickled, buffers)
+            return func, pickles.load(call.body, []) if len(call.body) else None
         except MemoryError:
             raise
         except Exception as exc:
@@ -163,7 +163,7 @@ class Server:
     def _report(self, call_id: int, ended: Ended, *, is_last: bool) -> None:
         kind, body, buffers = ended
         flags = wire.LAST if is_last else 0
-        if kind != wire.RETURNED or (not buffers and len(body) < calls.OUT_OF_BAND_BYTES):
+        if kind != wire.RETURNED or (not buffers and len(body) < pickles.OUT_OF_BAND_BYTES):
             self.send([wire.frame(kind, call_id, body, flags=flags, extra=self._rss())])
             return
         try:

@@ -27,7 +27,7 @@ from contextlib import suppress
 from typing import Final, NoReturn
 
 from omniq.pool import child, wire
-from omniq.pool.calls import bounded
+from omniq.pool.pickles import bounded
 from omniq.pool.wire import Frame, Inbox, Where
 
 MAX_FDS: Final = 8

@@ -189,6 +189,13 @@ REMEMBERED = [
         "f11",
     ),
     Mutant(
+        "of many successes in one statement nobody counts how many held",
+        SQLITE_ROWS,
+        ".rowcount != size:",
+        ".rowcount > size:",
+        ("tests/sqlite/test_successes.py",),
+    ),
+    Mutant(
         "an eta is ignored",
         CLAIMING,
         "AND priority = ? AND due <= ? ORDER BY",

@@ -196,6 +196,13 @@ REMEMBERED = [
         ("tests/sqlite/test_successes.py",),
     ),
     Mutant(
+        "a poll that found nothing is not made again, whoever has written",
+        "storage/sqlite/__init__.py",
+        "            (version, _wish(claim)) == (self.version, self.wish)",
+        "            _wish(claim) == self.wish",
+        ("tests/sqlite/test_polls.py",),
+    ),
+    Mutant(
         "an eta is ignored",
         CLAIMING,
         "AND priority = ? AND due <= ? ORDER BY",

@@ -198,8 +198,8 @@ REMEMBERED = [
     Mutant(
         "a poll that found nothing is not made again, whoever has written",
         "storage/sqlite/__init__.py",
-        "            (version, _wish(claim)) == (self.version, self.wish)",
-        "            _wish(claim) == self.wish",
+        "            and (version, _wish(claim)) == (self.version, self.wish)",
+        "            and _wish(claim) == self.wish",
         ("tests/sqlite/test_polls.py",),
     ),
     Mutant(

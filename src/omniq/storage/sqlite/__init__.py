@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from loguru import logger
@@ -22,7 +22,7 @@ from omniq.storage.base import Capabilities, Claimed
 from omniq.storage.embedded import Bell, EmbeddedStorage, check_claim
 from omniq.storage.rows import Rows
 from omniq.storage.sqlite.beside import Ear, Kind
-from omniq.storage.sqlite.engine import Durability, Engine
+from omniq.storage.sqlite.engine import Durability, Engine, Version
 from omniq.storage.sqlite.failures import explained
 from omniq.storage.sqlite.jobs import AwaitedJob, BlockingJob
 from omniq.storage.sqlite.records import Retention, text_or_bytes
@@ -70,10 +70,6 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-# Changes with every commit of anybody else; each connection counts for itself.
-Version: TypeAlias = tuple[sqlite3.Connection, int]
-
-
 def _wish(claim: Claim) -> tuple[object, ...]:
     """What of a claim decides whether there is anything for it."""
     return (claim.queues, claim.scarce, claim.scarce_limit)
@@ -90,7 +86,8 @@ class _Nothing(NamedTuple):
     def still_holds(self, version: Version | None, claim: Claim, now: datetime) -> bool:
         # Before `found_at` the wall clock was set back, and what is due then only a claim knows.
         return (
-            (version, _wish(claim)) == (self.version, self.wish)
+            version is not None
+            and (version, _wish(claim)) == (self.version, self.wish)
             and now >= self.found_at
             and (self.next_due is None or now < self.next_due)
         )
@@ -226,12 +223,9 @@ class SQLiteStorage(EmbeddedStorage):
         return answer
 
     async def _read(self, job: Callable[[Rows], T]) -> T:
-        return await self._send_to_reader(job, here=self.alone_on_loop)
-
-    async def _send_to_reader(self, job: Callable[[Rows], T], *, here: bool) -> T:
         assert self._engine is not None
         sent = AwaitedJob(job, self._retention)
-        if here and self._engine.read_here(sent):
+        if self.alone_on_loop and self._engine.read_here(sent):
             sent.deliver()
         else:
             self._engine.read(sent)
@@ -267,7 +261,7 @@ class SQLiteStorage(EmbeddedStorage):
         assert self._listener is not None
         before, self._nothing = self._nothing, None
         is_poll = not settlements and not self._listener.due.rung
-        version, now = await self._begin_look(is_poll), self._wall()
+        version, now = self._begin_look(is_poll), self._wall()
         if is_poll and before is not None and before.still_holds(version, claim, now):
             self._nothing = before
             return [], []
@@ -276,19 +270,15 @@ class SQLiteStorage(EmbeddedStorage):
             self._nothing = _Nothing(version, _wish(claim), now, self._next_due)
         return answers, claims
 
-    async def _begin_look(self, is_poll: bool) -> Version | None:
+    def _begin_look(self, is_poll: bool) -> Version | None:
         """From now on whatever comes up rings; the file's version before that, where somebody will ask."""
-        assert self._listener is not None
+        assert self._listener is not None and self._engine is not None
         self._listener.due.clear()
         ear = self._ear("due")
         if ear is not None:
             ear.drain()
-        self._version_at_claim = await self._version() if is_poll or ear is None else None
+        self._version_at_claim = self._engine.version() if is_poll or ear is None else None
         return self._version_at_claim
-
-    async def _version(self) -> Version:
-        """On the caller's loop, where it costs a third: it reads no page of the file."""
-        return await self._send_to_reader(_version_of, here=True)
 
     async def wait(self, timeout: float) -> bool:
         await self.open()
@@ -312,11 +302,12 @@ class SQLiteStorage(EmbeddedStorage):
     async def _wait_looking(self, timeout: float) -> bool:
         """Without a socket: a cheap look at the file's change counter now and then."""
         until = self.clock.monotonic() + timeout
+        assert self._engine is not None
         before = self._version_at_claim
         while (left := until - self.clock.monotonic()) > 0:
             if await super().wait(min(left, LOOK_EVERY_S)):
                 return True
-            if await self._version() != before:
+            if self._engine.version() != before:
                 return True
         return False
 
@@ -420,9 +411,3 @@ def _anything_over(rows: Rows) -> bool:
 
 def _is_there(task_id: str, rows: Rows) -> bool:
     return rows.get(task_id) is not None
-
-
-def _version_of(rows: Rows) -> Version:
-    assert isinstance(rows, SQLiteRows)
-    [version] = rows.conn.execute("PRAGMA data_version").fetchone()
-    return rows.conn, version

@@ -16,7 +16,7 @@ import time
 from itertools import groupby
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from loguru import logger
 
@@ -45,6 +45,7 @@ CHECKPOINT_CHANGES: Final = 5000
 LOOK_AT_LOG_COMMITS: Final = 8
 LOOK_AT_FILE_S: Final = 0.01  # at every commit, the look would cost as much as its cheapest statement
 Durability = Literal["fsync", "relaxed"]
+Version: TypeAlias = tuple[sqlite3.Connection, int]  # each connection counts for itself
 _KINDS: Final[dict[tuple[bool, bool], tuple[Kind, ...]]] = {
     (True, False): ("due",),
     (False, True): ("result",),
@@ -182,6 +183,23 @@ class Engine:
         finally:
             self._reading.release()
         return True
+
+    def version(self) -> Version | None:
+        """Changes with every commit of anybody; it reads no page of the file, so it waits for no disk.
+
+        None is no version: the reader is at work, or something is wrong, as whoever reads or writes is told.
+        """
+        if not self._reading.acquire(blocking=False):
+            return None
+        try:
+            if self._closed:
+                return None
+            self._look_at_file()
+            return self._reader, self._reader.execute("PRAGMA data_version").fetchone()[0]
+        except (sqlite3.Error, StoreUnavailable):
+            return None
+        finally:
+            self._reading.release()
 
     def _refuse(self, queue: SimpleQueue[Job | None]) -> None:
         with contextlib.suppress(Empty):

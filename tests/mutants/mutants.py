@@ -496,8 +496,8 @@ REMEMBERED = [
     Mutant(
         "nobody listens before the first sleep",
         "storage/sqlite/__init__.py",
-        '            ear = self._ear("due")\n            if ear is None:\n',
-        '            ear = self._ears.get("due")\n            if ear is None:\n',
+        '        ear = self._ear("due")\n        if ear is not None:\n',
+        '        ear = self._ears.get("due")\n        if ear is not None:\n',
         ("tests/sqlite/test_wake.py",),
         "between_the_claim",
     ),

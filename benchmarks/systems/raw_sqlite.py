@@ -134,6 +134,7 @@ def replay(tape: list[Transaction], path: Path, limit_s: float) -> tuple[int, fl
     """Say the same to another file; how many transactions, in how many seconds, and seconds of CPU."""
     with closing(sqlite3.connect(path, isolation_level=None)) as conn:
         conn.execute("PRAGMA synchronous = FULL")
+        conn.execute("PRAGMA temp_store = MEMORY")  # as the store has it
         # Alone on the file, SQLite itself may move its log now and then, as it does by default.
         done, start, cpu_start = 0, time.perf_counter(), time.process_time()
         while done < len(tape) and time.perf_counter() - start < limit_s:

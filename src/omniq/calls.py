@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -233,6 +232,8 @@ def unique_key_of(name: str, values: Sequence[tuple[str, Any]]) -> str:
         raise InvalidOption(
             f"unique= needs arguments of plain data: {exc}; name others, or give unique_key='...'"
         ) from None
+    import hashlib  # brings a library of its own, two milliseconds, and few need it
+
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()
     return f"{name[: MAX_NAME_CHARS - len(digest) - 1]}:{digest}"
 

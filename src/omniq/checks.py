@@ -6,7 +6,6 @@ write instead. Knows nothing of tasks, stores or clocks.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable
@@ -80,6 +79,8 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], whose: str) -> No
     names = tuple(known)
     for name in given:
         if name not in names:
+            import difflib  # for the message only
+
             near = difflib.get_close_matches(name, names, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
             raise InvalidOption(f"{whose} has no option {shown(name)}; {hint}")

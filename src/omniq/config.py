@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
@@ -49,6 +48,8 @@ def _pyproject_settings() -> dict[str, Any]:
     file = project_root() / "pyproject.toml"
     if not file.is_file():
         return {}
+    import tomllib  # only where there is such a file: two milliseconds
+
     try:
         settings: Any = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("omniq", {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:

@@ -40,16 +40,12 @@ class TakenIn(Struct, frozen=True):
     returned: bool = False  # it came from here, and is back
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Parcel)
-
-
 def pack(parcel: Parcel) -> bytes:
-    return _encoder.encode(parcel)
+    return msgspec.msgpack.encode(parcel)
 
 
 def unpack(body: bytes) -> Parcel:
     try:
-        return _decoder.decode(body)
+        return msgspec.msgpack.decode(body, type=Parcel)
     except (msgspec.MsgspecError, TypeError, ValueError) as exc:
         raise CorruptRecord(f"a parcel on its way to another store makes no sense: {exc}") from exc

@@ -6,7 +6,6 @@ q.limit_queue("mail", max_depth=10_000)
 
 from __future__ import annotations
 
-import difflib
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
@@ -107,5 +106,7 @@ def unknown_task(name: str, known: Mapping[str, object]) -> UnknownTask:
 
 def near(name: str, known: Mapping[str, object]) -> str:
     """What may have been meant."""
+    import difflib  # for the message only
+
     names = difflib.get_close_matches(name, known, 3) or sorted(known)[:10]
     return f"did you mean {', '.join(names)}?" if names else "it has no tasks yet"

@@ -189,6 +189,20 @@ REMEMBERED = [
         "f11",
     ),
     Mutant(
+        "of many successes in one statement nobody counts how many held",
+        SQLITE_ROWS,
+        ".rowcount != size:",
+        ".rowcount > size:",
+        ("tests/sqlite/test_successes.py",),
+    ),
+    Mutant(
+        "a poll that found nothing is not made again, whoever has written",
+        "storage/sqlite/__init__.py",
+        "            and (version, _wish(claim)) == (self.version, self.wish)",
+        "            and _wish(claim) == self.wish",
+        ("tests/sqlite/test_polls.py",),
+    ),
+    Mutant(
         "an eta is ignored",
         CLAIMING,
         "AND priority = ? AND due <= ? ORDER BY",
@@ -482,8 +496,8 @@ REMEMBERED = [
     Mutant(
         "nobody listens before the first sleep",
         "storage/sqlite/__init__.py",
-        '            ear = self._ear("due")\n            if ear is None:\n',
-        '            ear = self._ears.get("due")\n            if ear is None:\n',
+        '        ear = self._ear("due")\n        if ear is not None:\n',
+        '        ear = self._ears.get("due")\n        if ear is not None:\n',
         ("tests/sqlite/test_wake.py",),
         "between_the_claim",
     ),

@@ -8,9 +8,10 @@ import os
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from loguru import logger
@@ -18,10 +19,10 @@ from loguru import logger
 from omniq.clock import REAL_CLOCK, Clock, wait_for_event
 from omniq.errors import InvalidOption, StoreUnavailable
 from omniq.storage.base import Capabilities, Claimed
-from omniq.storage.embedded import Bell, EmbeddedStorage
+from omniq.storage.embedded import Bell, EmbeddedStorage, check_claim
 from omniq.storage.rows import Rows
 from omniq.storage.sqlite.beside import Ear, Kind
-from omniq.storage.sqlite.engine import Durability, Engine
+from omniq.storage.sqlite.engine import Durability, Engine, Version
 from omniq.storage.sqlite.failures import explained
 from omniq.storage.sqlite.jobs import AwaitedJob, BlockingJob
 from omniq.storage.sqlite.records import Retention, text_or_bytes
@@ -69,6 +70,29 @@ if hasattr(os, "register_at_fork"):
     )
 
 
+def _wish(claim: Claim) -> tuple[object, ...]:
+    """What of a claim decides whether there is anything for it."""
+    return (claim.queues, claim.scarce, claim.scarce_limit)
+
+
+class _Nothing(NamedTuple):
+    """A claim that nothing was due for. While nobody writes, only time can change that."""
+
+    version: Version | None
+    wish: tuple[object, ...]
+    found_at: datetime
+    next_due: datetime | None
+
+    def still_holds(self, version: Version | None, claim: Claim, now: datetime) -> bool:
+        # Before `found_at` the wall clock was set back, and what is due then only a claim knows.
+        return (
+            version is not None
+            and (version, _wish(claim)) == (self.version, self.wish)
+            and now >= self.found_at
+            and (self.next_due is None or now < self.next_due)
+        )
+
+
 class SQLiteStorage(EmbeddedStorage):
     """Tasks in a SQLite file. `durability="relaxed"` may lose the last moments when the power fails."""
 
@@ -94,7 +118,8 @@ class SQLiteStorage(EmbeddedStorage):
         self._retention = Retention(self.result_ttl_s, self.failed_ttl_s)
         self._engine: Engine | None = None
         self._ears: dict[Kind, Ear] = {}
-        self._version_at_claim: int | None = None
+        self._version_at_claim: Version | None = None
+        self._nothing: _Nothing | None = None
         self._commit_watches: set[asyncio.Task[None]] = set()
 
     @property
@@ -229,15 +254,31 @@ class SQLiteStorage(EmbeddedStorage):
     async def exchange(
         self, settlements: Sequence[Settlement], claim: Claim | None = None
     ) -> tuple[list[Answer], list[Claimed]]:
-        if claim is not None:
-            # The ear is there before the look, or what comes up in between would ring nobody.
-            await self.open()
-            ear = self._ear("due")
-            if ear is None:
-                self._version_at_claim = await self._read(_data_version)
-            else:
-                ear.drain()
-        return await super().exchange(settlements, claim)
+        if claim is None:
+            return await super().exchange(settlements, claim)
+        check_claim(claim)
+        await self.open()
+        assert self._listener is not None
+        before, self._nothing = self._nothing, None
+        is_poll = not settlements and not self._listener.due.rung
+        version, now = self._begin_look(is_poll), self._wall()
+        if is_poll and before is not None and before.still_holds(version, claim, now):
+            self._nothing = before
+            return [], []
+        answers, claims = await super().exchange(settlements, claim)
+        if is_poll and not claims:
+            self._nothing = _Nothing(version, _wish(claim), now, self._next_due)
+        return answers, claims
+
+    def _begin_look(self, is_poll: bool) -> Version | None:
+        """From now on whatever comes up rings; the file's version before that, where somebody will ask."""
+        assert self._listener is not None and self._engine is not None
+        self._listener.due.clear()
+        ear = self._ear("due")
+        if ear is not None:
+            ear.drain()
+        self._version_at_claim = self._engine.version() if is_poll or ear is None else None
+        return self._version_at_claim
 
     async def wait(self, timeout: float) -> bool:
         await self.open()
@@ -261,11 +302,12 @@ class SQLiteStorage(EmbeddedStorage):
     async def _wait_looking(self, timeout: float) -> bool:
         """Without a socket: a cheap look at the file's change counter now and then."""
         until = self.clock.monotonic() + timeout
+        assert self._engine is not None
         before = self._version_at_claim
         while (left := until - self.clock.monotonic()) > 0:
             if await super().wait(min(left, LOOK_EVERY_S)):
                 return True
-            if await self._read(_data_version) != before:
+            if self._engine.version() != before:
                 return True
         return False
 
@@ -369,10 +411,3 @@ def _anything_over(rows: Rows) -> bool:
 
 def _is_there(task_id: str, rows: Rows) -> bool:
     return rows.get(task_id) is not None
-
-
-def _data_version(rows: Rows) -> int:
-    assert isinstance(rows, SQLiteRows)
-    [version] = rows.conn.execute("PRAGMA data_version").fetchone()
-    assert isinstance(version, int)
-    return version

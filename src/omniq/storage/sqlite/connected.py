@@ -26,6 +26,10 @@ def known_status(number: Any) -> TaskStatus | None:
     return STATUSES[number] if type(number) is int and 0 <= number < len(STATUSES) else None
 
 
+class NotAllHeld(Exception):
+    """A report did not hold that should have: undo the transaction, and do it again with `expects_stale`."""
+
+
 class ConnectedRows(Rows):
     """A part of `SQLiteRows`. `boot` is this machine's number in `omniq_boot`."""
 
@@ -36,6 +40,7 @@ class ConnectedRows(Rows):
         self.beside = beside
         self.boot = boot
         self.retention = Retention(0.0, 0.0)
+        self.expects_stale = False  # each report is looked at for itself
         self._reported: set[str] = set()
         self._latest = EPOCH  # the latest moment that the wall clock has shown here
 

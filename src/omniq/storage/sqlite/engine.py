@@ -16,7 +16,7 @@ import time
 from itertools import groupby
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from loguru import logger
 
@@ -28,6 +28,7 @@ from omniq.errors import (
 )
 from omniq.storage.embedded import Bell
 from omniq.storage.sqlite.beside import Beside, Kind
+from omniq.storage.sqlite.connected import NotAllHeld
 from omniq.storage.sqlite.failures import explained, is_away, is_undecodable, read_as_bytes, translated
 from omniq.storage.sqlite.file import check_version, identity, prepare_file, prepare_schema
 from omniq.storage.sqlite.jobs import BlockingJob, Job, deliver
@@ -44,6 +45,7 @@ CHECKPOINT_CHANGES: Final = 5000
 LOOK_AT_LOG_COMMITS: Final = 8
 LOOK_AT_FILE_S: Final = 0.01  # at every commit, the look would cost as much as its cheapest statement
 Durability = Literal["fsync", "relaxed"]
+Version: TypeAlias = tuple[sqlite3.Connection, int]  # each connection counts for itself
 _KINDS: Final[dict[tuple[bool, bool], tuple[Kind, ...]]] = {
     (True, False): ("due",),
     (False, True): ("result",),
@@ -107,6 +109,9 @@ class Engine:
             # a file when a checkpoint meets another connection's restart of the log.
             conn.execute("PRAGMA wal_autocheckpoint = 0")
             conn.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+            # Each statement that changes many rows keeps them aside meanwhile: in a file, by default, which
+            # cost a quarter of a drain.
+            conn.execute("PRAGMA temp_store = MEMORY")
         except BaseException:
             conn.close()
             raise
@@ -178,6 +183,23 @@ class Engine:
         finally:
             self._reading.release()
         return True
+
+    def version(self) -> Version | None:
+        """Changes with every commit of anybody; it reads no page of the file, so it waits for no disk.
+
+        None is no version: the reader is at work, or something is wrong, as whoever reads or writes is told.
+        """
+        if not self._reading.acquire(blocking=False):
+            return None
+        try:
+            if self._closed:
+                return None
+            self._look_at_file()
+            return self._reader, self._reader.execute("PRAGMA data_version").fetchone()[0]
+        except (sqlite3.Error, StoreUnavailable):
+            return None
+        finally:
+            self._reading.release()
 
     def _refuse(self, queue: SimpleQueue[Job | None]) -> None:
         with contextlib.suppress(Empty):
@@ -277,12 +299,9 @@ class Engine:
                 self._writer.execute("ROLLBACK")
             self._writer.execute("BEGIN IMMEDIATE")
             self._write_rows.changes.clear()
-            try:
-                self._run_all(batch)
-            except sqlite3.OperationalError as exc:
-                if not read_as_bytes(exc, self._writer):
-                    raise
-                self._run_anew(batch)
+            self._write_rows.expects_stale = False
+            while not self._ran_all(batch):
+                self._begin_anew(batch)
             self._look_at_file()
             self._write_rows.write_tallies()
             self._writer.execute("COMMIT")
@@ -337,13 +356,25 @@ class Engine:
                 for job in jobs:
                     self._run(job)
 
-    def _run_anew(self, batch: list[Job]) -> None:
+    def _ran_all(self, batch: list[Job]) -> bool:
+        """False where it must all be done again in another way; there are two, each taken at most once."""
+        try:
+            self._run_all(batch)
+        except NotAllHeld:
+            self._write_rows.expects_stale = True
+            return False
+        except sqlite3.OperationalError as exc:
+            if not read_as_bytes(exc, self._writer):
+                raise
+            return False
+        return True
+
+    def _begin_anew(self, batch: list[Job]) -> None:
         self._writer.execute("ROLLBACK")
         self._write_rows.changes.clear()
         for job in batch:
             job.answer = job.error = None
         self._writer.execute("BEGIN IMMEDIATE")
-        self._run_all(batch)
 
     def _insert_together(self, jobs: list[Job]) -> bool:
         """Many enqueues as one statement; they need no savepoints, which cost more than they do."""
@@ -379,6 +410,8 @@ class Engine:
         self._write_rows.retention = job.retention
         try:
             job.answer = job.run(self._write_rows)
+        except NotAllHeld:
+            raise
         except sqlite3.Error as exc:
             if is_away(exc) or is_undecodable(exc):
                 raise

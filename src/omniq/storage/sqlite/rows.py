@@ -5,7 +5,7 @@ A `SQLiteRows` works on one connection, inside a transaction that its caller beg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -17,6 +17,7 @@ from omniq.storage.rows import digest
 from omniq.storage.sqlite import looking
 from omniq.storage.sqlite.claiming import Head
 from omniq.storage.sqlite.claims import ClaimRows
+from omniq.storage.sqlite.connected import NotAllHeld
 from omniq.storage.sqlite.leases import LeaseRows
 from omniq.storage.sqlite.moving import MovingRows
 from omniq.storage.sqlite.records import (
@@ -28,6 +29,7 @@ from omniq.storage.sqlite.records import (
     SELECT,
     SETTLED_AT_ONCE,
     SUCCEED,
+    SUCCEED_ALL,
     given_of,
     maybe_micros,
     micros,
@@ -67,16 +69,27 @@ def _seq(task: StoredTask | Task | Held) -> int:
     return 0 if isinstance(task, Task) else task.seq
 
 
-def _plain_successes(settlements: Sequence[Settlement]) -> list[Any]:
-    """Seq, id, epoch and result of each that touches nothing but its own row, one after the other."""
+def _plain_successes(settlements: Sequence[Settlement]) -> tuple[list[Any], list[str | None]]:
+    """Seq, id, epoch and result of each that touches nothing but its own row, and their queues."""
     values: list[Any] = []
+    queues: list[str | None] = []
     for one in settlements:
         task, result = one.task, one.result
         if one.action is Action.SUCCEED and result is not None and len(result) <= ROW_BYTES:
-            seq = task.seq if type(task) is StoredTask else _seq(task)
+            seq, queue = (task.seq, task.queue) if type(task) is StoredTask else (_seq(task), None)
             if seq > 0:
                 values += (seq, task.id, task.epoch, result)
-    return values
+                queues.append(queue)
+    return values, queues
+
+
+def _in_chunks(values: list[Any]) -> Iterator[tuple[int, list[Any]]]:
+    """Successes as they go into one statement each, and how many."""
+    first, end = 0, len(values)
+    for size in SETTLED_AT_ONCE:
+        while (last := first + 4 * size) <= end:
+            yield size, values[first:last]
+            first = last
 
 
 class SQLiteRows(ClaimRows, LeaseRows, ScheduleRows, MovingRows):
@@ -165,7 +178,12 @@ class SQLiteRows(ClaimRows, LeaseRows, ScheduleRows, MovingRows):
         if len({one.task.id for one in settlements}) < len(settlements):
             # Somebody says two things of one task: in order, then.
             return super().settle_all(settlements, now)
-        held = self._succeed(_plain_successes(settlements), now)
+        values, queues = _plain_successes(settlements)
+        queue = queues[0] if queues and queues.count(queues[0]) == len(queues) else None
+        if queue is None or self.expects_stale:
+            held = self._succeed(values, now)
+        else:
+            held = self._succeed_all(values, queue, now)
         if len(held) == len(settlements):
             return [Answer.HELD] * len(settlements)
         ids = set(held)
@@ -173,19 +191,28 @@ class SQLiteRows(ClaimRows, LeaseRows, ScheduleRows, MovingRows):
 
     def _succeed(self, values: list[Any], now: datetime) -> list[str]:
         """T4 for all of these whose epoch still holds; the ids of those."""
-        at = micros(now)
-        times = (at, at, at, round(self.retention.result_s * 1_000_000))
-        held: list[str] = []
-        first, end = 0, len(values)
-        for size in SETTLED_AT_ONCE:
-            while (last := first + 4 * size) <= end:
-                ended = self.conn.execute(SUCCEED[size], (*times, *values[first:last])).fetchall()
-                held += [task_id for task_id, _ in ended]
-                self._moved([queue for _, queue in ended], TaskStatus.RUNNING, TaskStatus.SUCCESS)
-                first = last
+        times, held = self._times_of_success(now), list[str]()
+        for size, chunk in _in_chunks(values):
+            ended = self.conn.execute(SUCCEED[size], (*times, *chunk)).fetchall()
+            held += [task_id for task_id, _ in ended]
+            self._moved([queue for _, queue in ended], TaskStatus.RUNNING, TaskStatus.SUCCESS)
         if held:
             self.rang_result = True
         return held
+
+    def _succeed_all(self, values: list[Any], queue: str, now: datetime) -> list[str]:
+        """The same where all of them are of one queue and should hold; else all is to be undone."""
+        times = self._times_of_success(now)
+        for size, chunk in _in_chunks(values):
+            if self.conn.execute(SUCCEED_ALL[size], (*times, *chunk, queue)).rowcount != size:
+                raise NotAllHeld
+            self.changes.move(queue, TaskStatus.RUNNING, TaskStatus.SUCCESS, size)
+        self.rang_result = True
+        return values[1::4]
+
+    def _times_of_success(self, now: datetime) -> tuple[int, int, int, int]:
+        at = micros(now)
+        return (at, at, at, round(self.retention.result_s * 1_000_000))
 
     def remove(self, task: StoredTask, remember_s: float) -> None:
         self._forget(task.seq)

@@ -1,8 +1,9 @@
-"""Where the microseconds of a no-op task on PostgreSQL go: `python -m benchmarks.budget [ROUNDS]`.
+"""Where the microseconds of a no-op task on a server go: `python -m benchmarks.budget STORE [ROUNDS]`.
 
-Three loops drain the same tasks a hundred at a time, in turns: the store's statements alone, the store's own
-`exchange`, and a worker. Each has the one before inside, so their differences are what each layer costs. Time
-of the processor is counted, of this process and of the server's processes (from /proc: Linux only).
+Three loops drain the same tasks a hundred at a time, in turns: the statements or scripts of the store alone
+(`postgres` or `redis`), its own `exchange`, and a worker. Each has the one before inside, so the differences
+are what each layer costs. Time of the processor is counted, of this process and of the server's processes
+(from /proc: Linux only).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import statistics
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,13 +20,18 @@ from typing import Any, NamedTuple
 import asyncpg
 from loguru import logger
 
+from benchmarks.harness.redis import IN_MEMORY
 from benchmarks.systems.raw_postgres import DAY_S
+from benchmarks.systems.raw_redis import DAY_US, HEAD, TOKEN, Loaded
 from omniq import OmniQ
-from omniq.storage import PostgresStorage
+from omniq.storage import BaseStorage, PostgresStorage, RedisStorage
 from omniq.storage.postgres import HEAD_COLUMNS, NO_PLACES
 from omniq.storage.postgres.schema import Statements
+from omniq.storage.redis import claim_arguments, records
 from omniq.task import Claim, Held, Settlement
 from tests.postgres.server import Cluster
+from tests.redis.server import Private
+from tests.redis.stores import wired
 
 TASKS = 20_000
 BATCH = 100
@@ -41,16 +48,27 @@ class Spent(NamedTuple):
     elapsed: float
 
 
-class Scene:
+class Scene(ABC):
     """A full queue on a server, and a watch that is stopped while all connections are still open."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.storage = PostgresStorage(cluster.dsn)
-        self.dsn, self._server = cluster.dsn, cluster.pid
+    def __init__(self, storage: BaseStorage, server: int) -> None:
+        self.storage, self._server = storage, server
         self.q = OmniQ(self.storage)
         self.body = self.q.task(name="benchmarks.noop")(self._body)
         self._left, self._done = TASKS, asyncio.Event()
         self.spent: Spent | None = None
+
+    @abstractmethod
+    async def statements(self) -> None:
+        """What the store asks of its server, with nothing around it."""
+
+    @abstractmethod
+    async def wipe(self) -> None:
+        """Everything of the store."""
+
+    @abstractmethod
+    def processes(self) -> list[str]:
+        """Whose time is the server's, as paths."""
 
     async def _body(self, text: str) -> None:
         self._left -= 1
@@ -68,9 +86,7 @@ class Scene:
             self._server_before = self._server_s()
             self._cpu_before, self._began = time.process_time(), time.perf_counter()
             await drain(self)
-        conn = await asyncpg.connect(self.dsn)
-        await conn.execute("SET client_min_messages = warning; DROP SCHEMA omniq CASCADE")
-        await conn.close()
+        await self.wipe()
         assert self.spent is not None
         return self.spent
 
@@ -81,20 +97,67 @@ class Scene:
         self.spent = Spent(*(seconds / TASKS * 1e6 for seconds in (cpu, server, elapsed)))
 
     def _server_s(self) -> dict[str, float]:
-        """Seconds of the processor that each process of the server has had."""
+        """Seconds of the processor that each process or thread of the server has had."""
+        return {one: int(Path(one, "schedstat").read_text().split()[0]) / 1e9 for one in self.processes()}
+
+
+class PostgresScene(Scene):
+    server = staticmethod(lambda: Cluster("shared_buffers=128MB"))
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(PostgresStorage(cluster.dsn), cluster.pid)
+        self._dsn = cluster.dsn
+
+    async def statements(self) -> None:
+        conn, sql, held = await asyncpg.connect(self._dsn), Statements("omniq")["exchange"], list[Any]()
+        for number in range(TASKS // BATCH + 1):
+            ids = sorted(row[HEAD_COLUMNS + 1] for row in held)
+            said = (ids, [1] * len(ids), (), [RESULT] * len(ids), (), (), ())
+            wish = ("raw", None, BATCH, 30.0, f"{number:x}", False, (), 0)
+            held = (await conn.fetch(sql, *said, DAY_S, DAY_S, *wish, *NO_PLACES))[:-1]
+        self.stop_watch()
+        await conn.close()
+
+    async def wipe(self) -> None:
+        conn = await asyncpg.connect(self._dsn)
+        await conn.execute("SET client_min_messages = warning; DROP SCHEMA omniq CASCADE")
+        await conn.close()
+
+    def processes(self) -> list[str]:
         children = Path(f"/proc/{self._server}/task/{self._server}/children").read_text().split()
-        return {pid: int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9 for pid in children}
+        return [f"/proc/{pid}" for pid in children]
+
+
+class RedisScene(Scene):
+    server = staticmethod(lambda: Private(IN_MEMORY, port=True))
+
+    def __init__(self, server: Private) -> None:
+        super().__init__(RedisStorage(server.url, durability="relaxed"), server.pid)
+        self._url = server.url
+
+    async def statements(self) -> None:
+        scripts, held = await Loaded.at(self._url, "exchange"), list[bytes]()
+        _, end, result = records.settle_arguments([Settlement.success(Held("", 1), RESULT)])
+        for number in range(TASKS // BATCH + 1):
+            said = [part for task_id in held for part in (task_id, end, result)]
+            wish = claim_arguments(Claim("raw", None, BATCH, 30.0, f"{number:x}"))
+            held = (await scripts.call(TOKEN, DAY_US, DAY_US, len(held), *said, *wish))[HEAD::3]
+        self.stop_watch()
+        scripts.wire.close()
+
+    async def wipe(self) -> None:
+        async with wired(self._url) as wire:
+            await wire.call("FLUSHALL")
+
+    def processes(self) -> list[str]:
+        return [str(thread) for thread in Path(f"/proc/{self._server}/task").iterdir()]
+
+
+SCENES: dict[str, type[PostgresScene] | type[RedisScene]] = {"postgres": PostgresScene, "redis": RedisScene}
 
 
 async def statements(scene: Scene) -> None:
-    conn, sql, held = await asyncpg.connect(scene.dsn), Statements("omniq")["exchange"], list[Any]()
-    for number in range(TASKS // BATCH + 1):
-        ids = sorted(row[HEAD_COLUMNS + 1] for row in held)
-        said = (ids, [1] * len(ids), (), [RESULT] * len(ids), (), (), ())
-        wish = ("raw", None, BATCH, 30.0, f"{number:x}", False, (), 0)
-        held = (await conn.fetch(sql, *said, DAY_S, DAY_S, *wish, *NO_PLACES))[:-1]
-    scene.stop_watch()
-    await conn.close()
+    await scene.statements()
 
 
 async def exchanges(scene: Scene) -> None:
@@ -111,20 +174,21 @@ async def worker(scene: Scene) -> None:
         scene.stop_watch()
 
 
-def main(rounds: int) -> None:
+def main(store: str, rounds: int) -> None:
     logger.remove()
-    logger.add(sys.stderr, level="WARNING")
+    logger.add(sys.stderr, level="ERROR")  # that a server without a file may lose tasks is known
     found: dict[str, list[Spent]] = {}
-    cluster = Cluster("shared_buffers=128MB")
+    kind: Any = SCENES[store]
+    server = kind.server()
     try:
-        cluster.start()
+        server.start()
         for _ in range(rounds):
             for drain in (statements, exchanges, worker):
                 with asyncio.Runner(loop_factory=_loop) as runner:
-                    spent = runner.run(_measured(cluster, drain))
+                    spent = runner.run(_measured(kind(server), drain))
                 found.setdefault(drain.__name__, []).append(spent)
     finally:
-        cluster.remove()
+        server.remove()
     print("microseconds a task, medians (range)      here          server        elapsed")
     for name, all_spent in found.items():
         columns = [
@@ -133,8 +197,8 @@ def main(rounds: int) -> None:
         print(f"{name:30}", *(f"{column:20}" for column in columns))
 
 
-async def _measured(cluster: Cluster, drain: Callable[[Scene], Awaitable[None]]) -> Spent:
-    return await Scene(cluster).measure(drain)
+async def _measured(scene: Scene, drain: Callable[[Scene], Awaitable[None]]) -> Spent:
+    return await scene.measure(drain)
 
 
 def _loop() -> asyncio.AbstractEventLoop:
@@ -145,4 +209,4 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS)
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS)

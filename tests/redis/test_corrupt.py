@@ -42,7 +42,11 @@ async def break_it(url: str, store: RedisStorage, command: tuple[Argument, ...])
         ("waiting", ("HDEL", "state", "waiting")),
         ("waiting", ("HSET", "state", "waiting", "nonsense")),
         ("waiting", ("DEL", "ready:default")),
-        ("waiting", ("ZREM", "order", "waiting")),
+        ("waiting", ("LREM", "stretch:0", "0", "waiting")),
+        ("waiting", ("DEL", "order")),
+        ("9", ("ZADD", "order", "9", "9")),
+        ("waiting", ("RPUSH", "stretch:9", "waiting")),
+        ("nobody", ("RPUSH", "stretch:0", "nobody")),
         ("waiting", ("HDEL", "unique", "key of waiting")),
         ("waiting", ("SREM", "queues", "default")),
         ("running", ("ZREM", "running", "running")),
@@ -127,7 +131,7 @@ async def test_a_worker_that_cannot_be_read_hides_nobody(
         assert (await vital_signs(store))[1][0].id == "bob"
 
 
-@pytest.mark.parametrize("key", ["seq", "state", "order", "ready:default", "queues"])
+@pytest.mark.parametrize("key", ["seq", "state", "order", "stretch:0", "ready:default", "queues"])
 @pytest.mark.parametrize("unique_key", [None, "k"])  # the short way, the long way
 async def test_an_enqueue_that_stopped_half_way_may_be_repeated(
     redis_url: str, namespace: str, key: str, unique_key: str | None

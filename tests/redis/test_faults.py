@@ -295,7 +295,7 @@ async def _is_linked(wire: Wire) -> bool:
 
 async def _has_everything(wire: Wire) -> bool:
     """What was enqueued must be there; how far the drain is may differ: that is what a failover loses."""
-    return int(await wire.call("ZCARD", "{omniq}:order")) == MANY
+    return int(await wire.call("HLEN", "{omniq}:body")) == MANY
 
 
 # --- who is told what -----------------------------------------------------------------------------

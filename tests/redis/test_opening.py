@@ -37,6 +37,8 @@ async def test_a_server_that_is_not_there(where: str) -> None:
         "redis://me:{}@host/0?namespace=a%7Bb%7D",
         "redis://me:{}@host/0?timeout=3",
         "redis://me:{}@host/0?namespace=",
+        "redis://{}@host/0",  # a colon was forgotten
+        "unix://me:{}@",
     ],
 )
 def test_an_address_that_makes_no_sense(url: str) -> None:
@@ -81,6 +83,15 @@ async def test_a_password_is_asked_for_and_used() -> None:
                 assert await storage.counts() == {}
             assert SECRET not in repr(storage)
             assert SECRET in str(storage.url)  # for another process
+
+
+async def test_a_user_who_needs_no_password() -> None:
+    with private(port=True) as server:
+        async with wired(server.url) as wire:
+            assert await wire.call("ACL", "SETUSER", "app", "on", "nopass", "~*", "&*", "+@all") == b"OK"
+            assert await wire.call("ACL", "SETUSER", "default", "off") == b"OK"
+        async with open_storage(server.url.replace("//", "//app:@")) as storage:
+            assert await storage.counts() == {}
 
 
 async def test_a_namespace_of_a_newer_version_is_refused(redis_url: str, namespace: str) -> None:

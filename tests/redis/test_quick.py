@@ -1,22 +1,25 @@
 """What goes the short way (one plain task, its first claim, its success) ends as what goes the long way."""
 
+from typing import Any
+
 import pytest
 
 from omniq import Task
 from omniq.storage.redis import RedisStorage, records
 from omniq.storage.redis.wire import Wire
-from omniq.task import Answer, Held, Settlement, StoredTask, TaskStatus
+from omniq.task import Answer, Held, Settlement, StoredTask, TaskStatus, Timing
 from omniq.testing import VirtualClock
 from tests.redis.stores import VirtualRedis, wired
 
 JOB = "jobs.a"
-SEQ = slice(records._SEQ_AT, records._SEQ_AT + 8)
+SEQ = slice(records._PLAIN_SEQ_AT, records._PLAIN_SEQ_AT + 6)
 
 
 async def state_of(wire: Wire, store: RedisStorage, task_id: str) -> bytes:
-    """Its record, all but the order number."""
+    """Its record, all but the order number; a short one."""
     raw = bytearray(await wire.call("HGET", store._key(b"state"), task_id))
-    raw[SEQ] = bytes(8)
+    assert raw[0] >= records._PLAIN_FROM
+    raw[SEQ] = bytes(6)
     return bytes(raw)
 
 
@@ -42,16 +45,63 @@ async def test_one_enqueued_is_as_one_of_several(redis_url: str, namespace: str)
 
 async def test_claims_and_successes_are_the_same_by_both_ways(redis_url: str, namespace: str) -> None:
     """A key, and the first success of a call, make it the long way."""
-    async with VirtualRedis(redis_url, namespace=namespace, clock=VirtualClock()) as store:
+    clock = VirtualClock()
+    async with VirtualRedis(redis_url, namespace=namespace, clock=clock) as store:
         async with wired(redis_url) as wire:
             await store.enqueue_many([Task(JOB, (1,)), Task(JOB, (1,)), Task(JOB, (1,), unique_key="k")])
+            await clock.advance(3)
             claimed = await store.claim("ann", ["default"], 3)
+            await clock.advance(2)
             assert len({str(alike(task)) for task in claimed if isinstance(task, StoredTask)}) == 1
             await store.settle([Settlement.success(task, b"\x07") for task in claimed])
-            first, second, _ = [await state_of(wire, store, task.id) for task in claimed]
+            first, second = [await state_of(wire, store, task.id) for task in claimed[:2]]
             assert first == second
         assert (await store.counts())["default"][TaskStatus.SUCCESS] == 3
-        assert [timing.queue for timing in await store.timings()] == ["default"] * 3
+        assert await store.timings() == [Timing("default", 3.0, 2.0)] * 3
+        assert await store.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "worker", "result", "is_short"),
+    [
+        ({}, "ann", b"\xc0", True),
+        ({"result_ttl": 5, "max_losses": 255, "priority": 9}, "ann", b"\xc0", True),
+        ({"result_ttl": 0.001}, "ann", b"\xc0", True),
+        ({"result_ttl": 0.0001}, "ann", b"\xc0", False),  # less than a millisecond
+        ({"result_ttl": 5_000_000}, "ann", b"\xc0", False),
+        ({"max_losses": 256}, "ann", b"\xc0", False),
+        ({"queue": "q" * 128}, "ann", b"\xc0", True),
+        ({}, "w" * 255, b"\xc0", True),
+        ({}, "w" * 256, b"\xc0", True),
+        ({}, "ann", b"x" * 65_535, True),
+        ({}, "ann", b"x" * 65_536, False),
+        ({"unique_key": "k"}, "ann", b"\xc0", False),
+    ],
+)
+async def test_short_records_and_long_ones_say_the_same(
+    redis_url: str, namespace: str, options: dict[str, Any], worker: str, result: bytes, is_short: bool
+) -> None:
+    """Two of each: the first of a call goes the long way to its success, the second the short one."""
+    async with RedisStorage(redis_url, namespace=namespace) as store, wired(redis_url) as wire:
+        asked, many = Task(JOB, (1,), **options), 1 if "unique_key" in options else 2
+        ids = [await store.enqueue(Task(JOB, (n,), **options)) for n in range(many)]
+        await store.claim(worker, [asked.queue], 9)
+        for task_id in ids:
+            task = await store.get_task(task_id)
+            assert task is not None
+            assert (task.owner, task.epoch, task.status) == (worker, 1, TaskStatus.RUNNING)
+        told = await store.settle([Settlement.success(Held(task_id, 1), result) for task_id in ids])
+        assert told == [Answer.HELD] * many
+        for task_id in ids:
+            ended = await store._get(task_id)
+            assert ended is not None
+            assert (ended.status, ended.result, ended.owner) == (TaskStatus.SUCCESS, result, None)
+            assert ended.started_at is not None
+            assert ended.finished_at == ended.result_at >= ended.started_at >= ended.enqueued_at
+            for name in ("queue", "priority", "max_losses", "result_ttl"):
+                assert getattr(ended, name) == getattr(asked, name)
+            state = await wire.call("HGET", store._key(b"state"), task_id)
+            assert (state[0] >= records._PLAIN_FROM) == is_short
         assert await store.verify() == []
 
 

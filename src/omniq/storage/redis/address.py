@@ -38,6 +38,14 @@ class Address:
         if not isinstance(url, str) or urlsplit(url).scheme not in SCHEMES:
             raise _no_address(url, "write redis://host:6379/0 or unix:///run/redis.sock")
         parts = urlsplit(url)
+        if parts.username and parts.password is None:
+            # Not shown: it is a password whose colon was forgotten, as likely as not.
+            raise InvalidOption(
+                "a Redis address with a user and no password; write redis://user:password@host, "
+                "redis://:password@host, or redis://user:@host for a user who needs none"
+            )
+        if parts.scheme == "unix" and not parts.path:
+            raise _no_address(url, "it has no path; write unix:///run/redis.sock")
         options = parse_qsl(parts.query, keep_blank_values=True)
         named = dict(options)
         if strange := [name for name in named if name not in ("namespace", "db")]:
@@ -157,8 +165,10 @@ class Address:
     def words(self, what_for: str) -> list[tuple[Argument, ...]]:
         """What a connection begins with; the name, for people, is the last but one."""
         said: list[tuple[Argument, ...]] = []
-        if self.password:
-            said.append(("AUTH", *filter(None, (self.user, self.password))))
+        if self.user:
+            said.append(("AUTH", self.user, self.password))
+        elif self.password:
+            said.append(("AUTH", self.password))
         if self.db:
             said.append(("SELECT", self.db))
         return [*said, ("CLIENT", "SETNAME", f"omniq-{what_for}"), ("PING",)]

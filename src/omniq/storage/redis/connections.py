@@ -68,47 +68,44 @@ class Server:
 
     async def command(self, *command: Argument) -> Any:
         """A plain command; every key in it begins with the namespace."""
-        for _ in range(MOVES):
-            reply = await self._call(command)
-            if not self._moved(reply):
-                return self._checked(reply)
-        raise StoreUnavailable(f"{self.address.shown}: the cluster is moving these keys")
+        return self._checked(await self._call(command))
 
     async def _run(self, name: str, arguments: tuple[Argument, ...]) -> Any:
         script = self._scripts[name]
-        for _ in range(MOVES):
-            reply = await self._call((b"EVALSHA", script.sha, 1, self.address.prefix, *arguments))
-            if isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT"):
-                # The server is new, or has forgotten its scripts: it ran nothing.
-                reply = await self._call((b"EVAL", script.text, 1, self.address.prefix, *arguments))
-            if not self._moved(reply):
-                return self._checked(reply)
-        raise StoreUnavailable(f"{self.address.shown}: the cluster is moving these keys")
-
-    async def _call(self, command: tuple[Argument, ...]) -> Any:
-        wire = self._wire
-        if wire is None or not wire.is_open:
-            wire = await self._connect()
-        try:
-            return await wire.call(*command)
-        except BORDER as exc:
-            raise explained(exc, self.address.shown) from exc
-
-    def _moved(self, reply: Any) -> bool:
-        """In a Cluster: our slot is elsewhere, and so is everything of ours."""
-        if not isinstance(reply, ReplyError) or not str(reply).startswith("MOVED "):
-            return False
-        host, _, port = str(reply).split()[2].rpartition(":")
-        self.address.move_to(host, int(port))
-        self._drop()
-        return True
+        reply = await self._call((b"EVALSHA", script.sha, 1, self.address.prefix, *arguments))
+        if isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT"):
+            # The server is new, or has forgotten its scripts: it ran nothing.
+            reply = await self._call((b"EVAL", script.text, 1, self.address.prefix, *arguments))
+        return self._checked(reply)
 
     def _checked(self, reply: Any) -> Any:
-        if not isinstance(reply, ReplyError):
-            return reply
-        if str(reply).startswith(_ELSEWHERE):
+        if isinstance(reply, ReplyError):
+            raise explained(reply, self.address.shown)
+        return reply
+
+    async def _call(self, command: tuple[Argument, ...]) -> Any:
+        for _ in range(MOVES):
+            wire = self._wire
+            if wire is None or not wire.is_open:
+                wire = await self._connect()
+            try:
+                reply = await wire.call(*command)
+            except BORDER as exc:
+                raise explained(exc, self.address.shown) from exc
+            if not isinstance(reply, ReplyError) or not self._leads_elsewhere(str(reply), wire):
+                return reply
+        raise StoreUnavailable(f"{self.address.shown}: the cluster is moving these keys")
+
+    def _leads_elsewhere(self, refusal: str, wire: Wire) -> bool:
+        """In a Cluster: whether our slot, and with it all of ours, is on another node. Others who were told
+        the same may have left this connection already, and be on their way with the next."""
+        has_moved = refusal.startswith("MOVED ")
+        if wire is self._wire and has_moved:
+            host, _, port = refusal.split()[2].rpartition(":")
+            self.address.move_to(host, int(port))
+        if wire is self._wire and (has_moved or refusal.startswith(_ELSEWHERE)):
             self._drop()
-        raise explained(reply, self.address.shown)
+        return has_moved
 
     async def _connect(self) -> Wire:
         async with self._connecting:

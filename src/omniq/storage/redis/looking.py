@@ -32,7 +32,7 @@ STRETCH: Final = 1000
 MAX_FAULTS: Final = 1000
 # Keys that are looked at from one end to the other; those of queues, workers and histories are found by SCAN.
 _KEYS: Final = (b"state", b"body", b"order", b"running", b"ended", b"expiring", b"unique", b"broken")
-_FAMILIES: Final = (b"ready:", b"later:", b"own:", b"runs:")
+_FAMILIES: Final = (b"ready:", b"later:", b"own:", b"runs:", b"stretch:")
 _TIMING: Final = struct.Struct(">dd")
 _MINUTE_US: Final = 60_000_000
 
@@ -110,9 +110,9 @@ class RedisLooking(BatchedStorage):
 
     async def timings(self, limit: int = 1000) -> list[Timing]:
         check_page(limit)
-        lines: list[bytes] = await self._command("LRANGE", self._key(b"timings"), 0, limit - 1)
+        lines: list[bytes] = await self._command("LRANGE", self._key(b"timings"), -limit, -1)
         timings: list[Timing] = []
-        for line in lines:
+        for line in reversed(lines):
             wait_us, run_us = _TIMING.unpack_from(line)
             # Less than nothing: the server's clock was set back meanwhile.
             wait_s, run_s = max(0.0, wait_us / 1e6), max(0.0, run_us / 1e6)

@@ -45,7 +45,13 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 # See FORMAT in lua/tasks.lua: the fixed fields, then five texts with two bytes of length and two with four.
 _FIXED: Final = struct.Struct(">6B5IQ8s8s5Qd")
-_SEQ_AT, _STARTED_AT = 26, 58
+_EPOCH_AT, _SEQ_AT = 6, 26
+# See PLAIN there: what most tasks have, and what a success adds. Seven bytes of a moment are 1, 2 and 4.
+_PLAIN: Final = struct.Struct(">4BIHIBHIBHIIB")
+_SUCCESS: Final = struct.Struct(">BHIBHIH")
+_PLAIN_FROM, _PLAIN_EPOCH_AT, _PLAIN_SEQ_AT, _PLAIN_STARTED_AT, _PLAIN_ROOM = 128, 4, 8, 21, 84
+_PLAIN_SEQ: Final = struct.Struct(">HI")
+_NO_TTL: Final = 0xFFFFFFFF
 _SHORT: Final = struct.Struct(">H")
 _LONG: Final = struct.Struct(">I")
 _MOMENT: Final = struct.Struct(">Q")
@@ -80,6 +86,9 @@ class Options(Struct, frozen=True, array_like=True):
     headers: dict[str, str]
     on_failure: OnFailure
 
+
+# What is not written down: part of the format, whatever becomes of the defaults of `Task`.
+_USUAL: Final = Options(None, None, 3, {}, "stop")
 
 _read_call: Final = msgspec.msgpack.Decoder(Call)
 _read_options: Final = msgspec.msgpack.Decoder(Options)
@@ -122,7 +131,9 @@ def read_task(task_id: bytes, state: bytes | None, body: bytes | None) -> Stored
         [length] = _LONG.unpack_from(body, DIGEST_BYTES)
         call_end = DIGEST_BYTES + _LONG.size + length
         call = _read_call.decode(body[call_end - length : call_end])
-        return _read_task(task_id.decode(), state, call, _read_options.decode(body[call_end:]))
+        options = _read_options.decode(body[call_end:]) if len(body) > call_end else _USUAL
+        read = _read_task if state[0] < _PLAIN_FROM else _read_plain
+        return read(task_id.decode(), state, call, options)
     except (ValueError, IndexError, OverflowError, struct.error, msgspec.MsgspecError) as exc:
         raise CorruptRecord(
             f"the record of task {task_id.decode(errors='replace')!a} makes no sense: {exc}"
@@ -150,7 +161,7 @@ def _read_task(task_id: str, state: bytes, call: Call, options: Options) -> Stor
         max_retries=options.max_retries,
         max_losses=max_losses,
         unique_key=key.decode() or None,
-        headers=options.headers,
+        headers=options.headers.copy(),  # one set of options serves many
         on_failure=options.on_failure,
         result_ttl=None if result_ttl < 0 else result_ttl,
         status=STATUSES[int(status)],
@@ -168,6 +179,52 @@ def _read_task(task_id: str, state: bytes, call: Call, options: Options) -> Stor
         result=(result or None) if result_status is TaskStatus.SUCCESS else None,
         result_status=result_status,
         result_at=_or_none(result_at),
+        isolates=bool(isolates),
+    )
+
+
+def _read_plain(task_id: str, state: bytes, call: Call, options: Options) -> StoredTask:
+    fixed: tuple[int, ...] = _PLAIN.unpack_from(state)
+    number, isolates, rank, max_losses, epoch, seq_1, seq_2, enqueued_1, enqueued_2, enqueued_3 = fixed[:10]
+    started_1, started_2, started_3, ttl_ms, size = fixed[10:]
+    at = _PLAIN.size + size
+    status, queue = STATUSES[number - _PLAIN_FROM], state[at - size : at]
+    owner, finished, result = b"", 0, b""
+    if status is TaskStatus.RUNNING:
+        owner = state[at + 1 : at + 1 + state[at]]
+        at += 1 + len(owner)
+        at += 1 + state[at]  # past the id of its claim
+    elif status is TaskStatus.SUCCESS:
+        finished_1, finished_2, finished_3, _, _, _, size = _SUCCESS.unpack_from(state, at)
+        finished = finished_1 << 48 | finished_2 << 32 | finished_3
+        at += _SUCCESS.size + size
+        result = state[at - size : at]
+    if at != len(state) and (status is not TaskStatus.PENDING or at > len(state)):
+        raise ValueError(f"it has {len(state)} bytes instead of {at}")
+    finished_at = _or_none(finished)
+    return StoredTask(
+        call.func_path,
+        call.payload,
+        seq_1 << 32 | seq_2,
+        id=task_id,
+        queue=queue.decode(),
+        priority=TOP_PRIORITY - rank,
+        interval=options.interval,
+        timeout=options.timeout,
+        max_retries=options.max_retries,
+        max_losses=max_losses,
+        headers=options.headers.copy(),  # one set of options serves many
+        on_failure=options.on_failure,
+        result_ttl=None if ttl_ms == _NO_TTL else ttl_ms / 1000,
+        status=status,
+        epoch=epoch,
+        owner=owner.decode() or None,
+        enqueued_at=moment_of(enqueued_1 << 48 | enqueued_2 << 32 | enqueued_3),
+        started_at=_or_none(started_1 << 48 | started_2 << 32 | started_3),
+        finished_at=finished_at,
+        result=result or None,
+        result_status=None if finished_at is None else status,
+        result_at=finished_at,
         isolates=bool(isolates),
     )
 
@@ -194,11 +251,14 @@ def func_path_of(body: bytes) -> str:
 
 
 def seq_of(state: bytes) -> int:
-    return int(_FIXED.unpack_from(state)[11])
+    if state[0] >= _PLAIN_FROM:
+        first, rest = _PLAIN_SEQ.unpack_from(state, _PLAIN_SEQ_AT)
+        return int(first) << 32 | int(rest)
+    return int(_MOMENT.unpack_from(state, _SEQ_AT)[0])
 
 
 def epoch_of(state: bytes) -> int:
-    return int(_FIXED.unpack_from(state)[6])
+    return int(_LONG.unpack_from(state, _PLAIN_EPOCH_AT if state[0] >= _PLAIN_FROM else _EPOCH_AT)[0])
 
 
 def read_run(raw: bytes) -> Run:
@@ -262,27 +322,33 @@ def enqueue_one_arguments(tasks: Sequence[StoredTask]) -> tuple[bytes, ...] | No
     is_plain = task.eta is None and task.delay_s is None and not task.unique_key
     if others or not is_plain or task.expires_at is not None or task.expires_in_s is not None:
         return None
-    ttl = -1.0 if task.result_ttl is None else task.result_ttl
-    return (task.id.encode(), _body(task), *_new_record(task.queue, task.priority, task.max_losses, ttl))
+    record = _new_record(task.queue, task.priority, task.max_losses, task.result_ttl)
+    return None if record is None else (task.id.encode(), _body(task), *record)
 
 
 # Those of one program are mostly alike.
 @lru_cache(maxsize=256)
-def _new_record(queue: str, priority: int, max_losses: int, result_ttl: float) -> tuple[bytes, bytes, bytes]:
-    """The queue, and the record of a task that nothing has happened to, but for what the server puts in."""
+def _new_record(
+    queue: str, priority: int, max_losses: int, result_ttl: float | None
+) -> tuple[bytes, bytes, bytes] | None:
+    """The queue, and the record of a task that nothing has happened to, but for what the server puts in. None
+    where that is no short one."""
     name = queue.encode()
-    fixed = _FIXED.pack(
-        *(0, False, False, False, TOP_PRIORITY - priority, NO_RESULT, 0, 0, 0, 0, max_losses, 0),
-        *(_NEVER, _NEVER, 0, 0, 0, 0, 0, result_ttl),
-    )
-    texts = b"".join((_SHORT.pack(len(name)), name, _SHORT.pack(0) * 4, _LONG.pack(0) * 2))
-    return name, fixed[:_SEQ_AT], fixed[_STARTED_AT:] + texts
+    ttl_ms = float(_NO_TTL) if result_ttl is None else result_ttl * 1000
+    is_exact = ttl_ms.is_integer() and (result_ttl is None or ttl_ms / 1000 == result_ttl)
+    if max_losses > 255 or not is_exact or (result_ttl is not None and ttl_ms >= _NO_TTL):
+        return None
+    waits = (_PLAIN_FROM, False, TOP_PRIORITY - priority, max_losses)
+    fixed = _PLAIN.pack(*waits, 0, *(0, 0), *(0, 0, 0), *(0, 0, 0), int(ttl_ms), len(name))
+    record = (fixed + name).ljust(_PLAIN_ROOM, b"\0")
+    return name, record[:_PLAIN_SEQ_AT], record[_PLAIN_STARTED_AT:]
 
 
 def _body(task: StoredTask) -> bytes:
     call = _to_msgpack.encode(Call(task.func_path, task.payload))
     options = Options(task.interval, task.timeout, task.max_retries, task.headers, task.on_failure)
-    return b"".join((digest(task), _LONG.pack(len(call)), call, _to_msgpack.encode(options)))
+    packed = b"" if options == _USUAL else _to_msgpack.encode(options)
+    return b"".join((digest(task), _LONG.pack(len(call)), call, packed))
 
 
 def _meta(task: StoredTask) -> bytes:

@@ -92,11 +92,14 @@ local function arrive(at, on_conflict, lenient)
       losses = 0, suspicions = 0, max_losses = task.max_losses, seq = seq + i, expires = task.expires, enqueued = now,
       started = 0, finished = 0, result_at = 0, prune_at = 0, result_ttl = task.result_ttl, queue = task.queue,
       owner = '', claim_id = '', key = task.key, progress = '', error = '', result = '' }
-    put_pair('ZADD', 'order', t.seq, t.id)
+    line_up(t)
     if t.key ~= '' then put_pair('HSET', 'unique', t.key, t.id) end
     wait_at(t, last.has_eta == 1 and last.eta or arrived, last.has_eta)
-    -- Last: by its body a task is known, and whoever failed half way may call again.
-    put_pair('HSET', 'body', t.id, last == task and task.body or with_call(task.body, last.body))
+  end
+  -- Last: by its body a task is known, and whoever failed half way may call again.
+  for _, task in ipairs(fresh) do
+    local last = replaced[task.id] or task
+    put_pair('HSET', 'body', task.id, last == task and task.body or with_call(task.body, last.body))
   end
   flush()
   for _, t in ipairs(replacing) do

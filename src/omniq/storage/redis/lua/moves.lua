@@ -27,7 +27,7 @@ local function finish(t, status, result, failure, keep_us)
   t.status, t.error, t.finished, t.prune_at = status, failure, now, now + keep_us
   note_result(t, status, result)
   if status == SUCCESS then
-    put('LPUSH', 'timings', struct.pack('>dd', t.started - moment(t.due), now - t.started) .. t.queue)
+    put('RPUSH', 'timings', struct.pack('>dd', t.started - moment(t.due), now - t.started) .. t.queue)
     timed = true
   end
   put_pair('ZADD', 'ended', score(t.prune_at), t.id)
@@ -94,11 +94,13 @@ end
 local function forget(tasks, moving)
   local ids = {}
   for i, t in ipairs(tasks) do ids[i] = t.id end
-  local bodies = many('HMGET', ns .. 'body', ids)
+  local bodies, stretches = many('HMGET', ns .. 'body', ids), {}
   for i, t in ipairs(tasks) do
     put('HDEL', 'state', t.id)
     put('HDEL', 'body', t.id)
-    put('ZREM', 'order', t.id)
+    local stretch = stretch_of(t)
+    stretches[stretch] = true
+    redis.call('LREM', ns .. 'stretch:' .. stretch, 0, t.id)
     put('ZREM', 'ended', t.id)
     redis.call('UNLINK', ns .. 'runs:' .. t.id)
     if bodies[i] and not moving then
@@ -106,6 +108,9 @@ local function forget(tasks, moving)
       redis.call('SET', ns .. 'gone:' .. t.id, string.sub(bodies[i], 1, 16) .. until_, 'EX', REMEMBER_S)
     end
     count(t.status, t.queue, -1)
+  end
+  for stretch in pairs(stretches) do
+    if redis.call('EXISTS', ns .. 'stretch:' .. stretch) == 0 then put('ZREM', 'order', stretch) end
   end
   if #tasks > 0 then rang_result = true end
 end

@@ -48,7 +48,7 @@ for i, one in ipairs(new) do
     blocked = blocked + 1
   end
   put_pair('HSET', 'body', t.id, one.body)
-  put_pair('ZADD', 'order', t.seq, t.id)
+  line_up(t)
   keep_history(t, one.history)
   if t.status == PENDING then
     if t.key ~= '' then

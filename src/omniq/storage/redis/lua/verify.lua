@@ -21,7 +21,9 @@ local function look_at(id, raw)
   if not t then return wrong(id, 'has a record that cannot be read') end
   local runs, final = t.status == RUNNING, t.status >= SUCCESS
   if redis.call('HEXISTS', ns .. 'body', id) == 0 then wrong(id, 'has lost its body') end
-  if not score_in('order', id) then wrong(id, 'stands in no list') end
+  local stretch = stretch_of(t)
+  local in_line = redis.call('LPOS', ns .. 'stretch:' .. stretch, id)
+  if not in_line or not score_in('order', stretch) then wrong(id, 'stands in no list') end
   if t.status == PENDING then look_at_waiting(t) end
   if runs ~= (t.owner ~= '') then wrong(id, 'runs without an owner, or has one and does not run') end
   if runs and not score_in('running', id) then wrong(id, 'runs without a lease') end
@@ -36,7 +38,6 @@ end
 
 -- What an index says of a task, and whether the task agrees.
 local agrees = {
-  order = function() return true end,
   running = function(t) return t.status == RUNNING end,
   ended = function(t) return t.status >= SUCCESS end,
   expiring = function(t) return t.status == PENDING end,
@@ -48,6 +49,13 @@ local agrees = {
 }
 
 local type_ = redis.call('TYPE', ns .. name).ok
+if string.find(name, '^stretch:') then
+  for _, id in ipairs(type_ == 'list' and redis.call('LRANGE', ns .. name, 0, -1) or {}) do
+    local t = load_one(id)
+    if not t or 'stretch:' .. stretch_of(t) ~= name then wrong(id, 'stands in ' .. name .. ' but should not') end
+  end
+  return { '0', unpack(lines) }
+end
 if type_ == 'list' then -- runs:ID
   local id = string.sub(name, 6)
   if redis.call('HEXISTS', ns .. 'state', id) == 0 then wrong(id, 'has a history but is no task') end
@@ -60,6 +68,8 @@ for i = 1, #page[2], type_ == 'set' and 1 or 2 do
   local member, value = page[2][i], page[2][i + 1]
   if name == 'state' then
     look_at(member, value)
+  elseif name == 'order' then
+    if redis.call('EXISTS', ns .. 'stretch:' .. member) == 0 then wrong(member, 'is a stretch without tasks') end
   elseif name == 'broken' then
     wrong(member, 'stood in ' .. value .. ' but has no record that can be read')
   else

@@ -3,6 +3,14 @@
 local TIMINGS = 1000
 local rang_due, rang_result, timed = false, false, false
 
+-- Takes its place among all tasks. A list of a hundred ids takes a third of the memory that they take in a sorted set.
+local function line_up(t)
+  local stretch = stretch_of(t)
+  local w = into('ZADD', 'order', 2)
+  if w[w.n] ~= stretch then put_pair('ZADD', 'order', stretch, stretch) end
+  put('RPUSH', 'stretch:' .. stretch, t.id)
+end
+
 local function save(t)
   t.packed = encode(t)
   put_pair('HSET', 'state', t.id, t.packed)
@@ -41,7 +49,8 @@ end
 -- Wakes those who sleep; `token` is who says so, and knows already. Somebody who waits for results has said so.
 local function ring(token)
   flush()
-  if timed then redis.call('LTRIM', ns .. 'timings', 0, TIMINGS - 1) end
+  flush_counts()
+  if timed then redis.call('LTRIM', ns .. 'timings', -TIMINGS, -1) end
   if rang_due then redis.call('PUBLISH', ns .. 'due', token) end
   if rang_result and redis.call('EXISTS', ns .. 'ear') == 1 then redis.call('PUBLISH', ns .. 'result', token) end
 end

@@ -12,6 +12,7 @@ TRANSACTION = "tests/postgres/test_transaction.py"
 NETWORK = "tests/postgres/test_network.py"
 COST = "tests/postgres/test_cost.py"
 FAULTS = "tests/postgres/test_faults.py"
+CONN = "tests/postgres/test_conn.py"
 
 POSTGRES = [
     Mutant(
@@ -45,6 +46,14 @@ POSTGRES = [
         "                ORDER BY t.due, t.seq LIMIT wanted) l",
         (COST,),
         "hand_out",
+    ),
+    Mutant(
+        "PostgreSQL: the names of queues are written in somebody's strict transaction",
+        FUNCTIONS,
+        "    IF current_setting('transaction_isolation') = 'read committed' THEN\n        IF EXISTS",
+        "    IF true THEN\n        IF EXISTS",
+        (CONN,),
+        "our_own_books",
     ),
     Mutant(
         "PostgreSQL: a repeated claim does not wait for the first",

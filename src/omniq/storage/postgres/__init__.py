@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from loguru import logger
 
 from omniq.clock import REAL_CLOCK, Clock
-from omniq.errors import CorruptRecord, InvalidOption, SchemaMismatch
+from omniq.errors import CorruptRecord, InvalidOption, SchemaMismatch, StoreError, StoreUnavailable
 from omniq.storage.base import Capabilities, Claimed
 from omniq.storage.batched import check_moment, check_page, unknown
 from omniq.storage.embedded import check_claim
@@ -18,7 +20,7 @@ from omniq.storage.onserver import OnServer, refuse_delete, refuse_reschedule, r
 from omniq.storage.postgres import records
 from omniq.storage.postgres.claiming import Cursor
 from omniq.storage.postgres.connections import BORDER, Address, Connections, close
-from omniq.storage.postgres.errors import code_of, explained, missing_schema
+from omniq.storage.postgres.errors import IN_THE_WAY, code_of, explained, missing_schema
 from omniq.storage.postgres.joining import is_drivers, run_on
 from omniq.storage.postgres.moving import PostgresMoving
 from omniq.storage.postgres.records import Row, can_be_kept
@@ -60,7 +62,19 @@ Durability = Literal["fsync", "relaxed"]
 NO_CLAIM: Final[tuple[Any, ...]] = (None, None, None, None, None, False, (), 0)
 # What a worker asks all the time.
 MOMENTARY: Final = frozenset(
-    {"exchange", "renew", "held", "anything_over", "progress", "beat", "version", "await", "unended", "get"}
+    {
+        "exchange",
+        "renew",
+        "held",
+        "anything_over",
+        "announce",
+        "progress",
+        "beat",
+        "version",
+        "await",
+        "unended",
+        "get",
+    }
 )
 NO_PLACES: Final[tuple[Sequence[Any], ...]] = ((), (), (), ())
 # How long a word that somebody waits for results is good for; it is given again in a third of that.
@@ -69,8 +83,12 @@ EAR_S: Final = 30.0
 FIRST_LOOK: Final = 500
 LOOK: Final = 10_000
 FEW: Final = 5_000
-# Rows of tallies that one beat puts together.
+# Rows of tallies that one beat puts together; and one enqueue in a thousand, which nobody should wait for.
 FOLD_AT_ONCE: Final = 100_000
+FOLD_A_FEW: Final = 5_000
+FOLD_CHANCE: Final = 0.001
+# How long a queue's name need not be announced again.
+ANNOUNCED_S: Final = 5.0
 
 
 class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
@@ -126,6 +144,7 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
         self._transactions = Transactions(self._address, self._settle_on)
         self._cursor = Cursor()
         self._heard_until = 0.0
+        self._announced, self._announced_until = set[str](), 0.0
         self._connections = connections
         try:
             await self._check_version()
@@ -216,16 +235,35 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             return []
         if conn is None:
             return await self._enqueues.enqueue(stored, on_conflict)
+        await self._announce({task.queue for task in stored})
         # Their commit notifies whoever sleeps, our own workers too.
         arguments = records.enqueue_arguments(stored, on_conflict)
-        return placed(stored, await self._on_their_connection(conn, arguments))
+        rows = await self._on_their_connection(conn, arguments)
+        await self._fold_now_and_then()
+        return placed(stored, rows)
 
     async def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
         try:
             rows = await self._fetch("enqueue", *records.enqueue_arguments(stored, on_conflict))
         finally:
             self._ring(due=True, result=False)
+        await self._fold_now_and_then()
         return placed(stored, rows)
+
+    async def _announce(self, queues: set[str]) -> None:
+        """Ahead of a transaction of the caller's: a strict one could fail over our books, or fail another."""
+        now = time.monotonic()
+        if now >= self._announced_until:
+            self._announced, self._announced_until = set[str](), now + ANNOUNCED_S
+        if not queues <= self._announced:
+            await self._fetch("announce", list(queues))
+            self._announced |= queues
+
+    async def _fold_now_and_then(self) -> None:
+        """Where nothing but enqueueing goes on, nobody else does it."""
+        if random.random() < FOLD_CHANCE:
+            with suppress(StoreError):  # what was enqueued is there all the same
+                await self._fetch("fold", FOLD_A_FEW)
 
     async def _on_their_connection(self, conn: Any, arguments: tuple[Any, ...]) -> Sequence[Row]:
         try:
@@ -236,6 +274,10 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
                 raise
             if not code_of(said):
                 raise InvalidOption(f"conn cannot be used here: {said}") from exc
+            if code_of(said) in IN_THE_WAY:
+                raise StoreUnavailable(
+                    f"conn: another transaction was in the way of this one; repeat it as a whole ({said})"
+                ) from exc
             raise explained(said, "conn", self.schema) from exc
 
     async def exchange(

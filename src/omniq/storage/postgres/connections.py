@@ -130,7 +130,8 @@ class Address:
     async def _check(self, conn: Connection) -> None:
         version = conn.get_server_version()
         if version.major < OLDEST_SERVER:
-            found = f"{version.major}.{version.minor}"
+            # From 10 on there are two numbers, and the driver has the second one in the third place.
+            found = f"{version.major}.{version.micro if version.major >= 10 else version.minor}"
             raise Unsupported(f"{self.shown} is PostgreSQL {found}; {OLDEST_SERVER} or newer is needed")
 
     async def _is_pooled(self, conn: Connection) -> bool:

@@ -49,7 +49,8 @@ END $body$;
 CREATE FUNCTION minute() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT date_trunc(''minute'', clock())';
 
 -- Put tallies together, at most so many rows at a time and one caller at a time: what is older than two hours in one
--- row per queue, the rest in one per minute and queue. Whoever comes meanwhile goes away again.
+-- row per queue, the rest in one per minute and queue. Whoever comes meanwhile goes away again. Always a transaction of
+-- its own: in that of an application it could fail over what others have put together since its snapshot.
 CREATE FUNCTION fold_tallies(page bigint) RETURNS void LANGUAGE plpgsql
 SET search_path FROM CURRENT AS $body$
 BEGIN
@@ -89,14 +90,15 @@ BEGIN
     -- One at a time where a queue has a limit, or two could fill the last place of it.
     PERFORM FROM queue_limit l WHERE l.queue = ANY (queues) ORDER BY l.queue FOR UPDATE;
     limited := FOUND;
-    -- Nobody waits for this, and in another isolation level it could fail.
-    IF EXISTS (SELECT FROM latest l WHERE l.at < after(-10))
-            AND current_setting('transaction_isolation') = 'read committed' THEN
-        UPDATE latest SET at = clock() WHERE ctid = ANY (ARRAY(
-            SELECT l.ctid FROM latest l WHERE l.at < after(-10) FOR UPDATE SKIP LOCKED));
+    -- In a stricter isolation level this could fail, or make another one fail; there it was done before (`announce`).
+    IF current_setting('transaction_isolation') = 'read committed' THEN
+        IF EXISTS (SELECT FROM latest l WHERE l.at < after(-10)) THEN
+            UPDATE latest SET at = clock() WHERE ctid = ANY (ARRAY(
+                SELECT l.ctid FROM latest l WHERE l.at < after(-10) FOR UPDATE SKIP LOCKED));
+        END IF;
+        INSERT INTO queue SELECT DISTINCT q.name FROM unnest(queues) AS q (name)
+            WHERE NOT EXISTS (SELECT FROM queue k WHERE k.name = q.name);
     END IF;
-    INSERT INTO queue SELECT DISTINCT q.name FROM unnest(queues) AS q (name)
-        WHERE NOT EXISTS (SELECT FROM queue k WHERE k.name = q.name);
     WITH put AS (
         INSERT INTO task (id, digest, func_path, payload, queue, rank, eta, due, expires_at, "interval", timeout,
             max_retries, max_losses, unique_key, headers, on_failure, result_ttl, enqueued_at)
@@ -114,9 +116,6 @@ BEGIN
         INSERT INTO tally (minute, queue, pending, enqueued)
         SELECT minute(), p.queue, count(*), count(*) FROM put p GROUP BY p.queue)
     SELECT array_agg(p.id ORDER BY p.seq), array_agg(p.digest ORDER BY p.seq) INTO new_ids, new_digests FROM put p;
-    IF random() < 0.001 THEN  -- where nothing but enqueueing goes on, nobody else does it
-        PERFORM fold_tallies(5000);
-    END IF;
     IF cardinality(new_ids) = cardinality(ids) THEN
         IF limited THEN
             PERFORM check_depth(queues);

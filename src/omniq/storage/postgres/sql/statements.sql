@@ -6,6 +6,14 @@ SELECT n, id, created FROM {schema}.enqueue(
     $9::timestamptz[], $10::float8[], $11::float8[], $12::float8[], $13::integer[], $14::integer[], $15::text[],
     $16::text[], $17::text[], $18::float8[], $19::text)
 
+-- name: announce
+-- What an enqueue writes beside its tasks: the names of their queues, and when it was.
+WITH named AS (
+    INSERT INTO {schema}.queue SELECT DISTINCT q.name FROM unnest($1::text[]) AS q (name)
+    WHERE NOT EXISTS (SELECT FROM {schema}.queue k WHERE k.name = q.name))
+UPDATE {schema}.latest SET at = {schema}.clock() WHERE ctid = ANY (ARRAY(
+    SELECT l.ctid FROM {schema}.latest l WHERE l.at < {schema}.clock() - interval '10 seconds' FOR UPDATE SKIP LOCKED))
+
 -- name: exchange
 SELECT * FROM {schema}.exchange(
     $1::text[], $2::bigint[], $3::smallint[], $4::bytea[], $5::float8[], $6::text[], $7::text[], $8::float8,

@@ -21,7 +21,8 @@ from loguru import logger
 from benchmarks.systems.raw_postgres import DAY_S
 from omniq import OmniQ
 from omniq.storage import PostgresStorage
-from omniq.storage.postgres import HEAD_COLUMNS, NO_PLACES
+from omniq.storage.postgres import NO_PLACES
+from omniq.storage.postgres.records import HEAD_COLUMNS
 from omniq.storage.postgres.schema import Statements
 from omniq.task import Claim, Held, Settlement
 from tests.postgres.server import Cluster

@@ -23,7 +23,7 @@ from omniq.storage.postgres.connections import BORDER, Address, Connections, clo
 from omniq.storage.postgres.errors import IN_THE_WAY, code_of, explained, missing_schema
 from omniq.storage.postgres.joining import is_drivers, run_on
 from omniq.storage.postgres.moving import PostgresMoving
-from omniq.storage.postgres.records import Row, can_be_kept
+from omniq.storage.postgres.records import HEAD_COLUMNS, Row, can_be_kept
 from omniq.storage.postgres.schedules import PostgresSchedules
 from omniq.storage.postgres.schema import Statements, lock, migrations, newest, preamble, quoted, script, step
 from omniq.storage.postgres.transactions import BodyTransaction, Transactions
@@ -143,6 +143,7 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
         self._listening = Listening(self._address, connections.is_ours)
         self._transactions = Transactions(self._address, self._settle_on)
         self._cursor = Cursor()
+        self._looks = self._newest_look = 0
         self._heard_until = 0.0
         self._announced, self._announced_until = set[str](), 0.0
         self._connections = connections
@@ -306,6 +307,7 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             # The ear is there before the look, or what comes up in between would ring nobody.
             await self._listen_for_due()
             self._due.clear()
+        self._looks = look = self._looks + 1
         now = time.monotonic()
         places = NO_PLACES if claim is None else self._cursor.arguments(now)
         wish = NO_CLAIM if claim is None else _wish(claim)
@@ -319,14 +321,17 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             self._ring(due=True, result=True)
             raise
         missed, rang_due, rang_result, due_in_s, walk_us = whole[:HEAD_COLUMNS]
+        rows.sort(key=records.claim_order)
         answers = _answers(missed, turn)
         self._ring(due=rang_due, result=rang_result)
         if claim is None:
             return answers, []
         from_start, walk_s = not places[0], (walk_us or 0) / 1e6
-        self._cursor.note(walk_s, time.monotonic(), from_start)
+        self._cursor.note(walk_s, len(rows), time.monotonic(), from_start)
         self._cursor.advance([row[HEAD_COLUMNS:] for row in rows], from_start)
-        self._plan_next_look(due_in_s, may_be_before=not from_start and len(rows) < claim.limit)
+        if look > self._newest_look:  # of two under way, the one that began later knows what the other does
+            self._newest_look = look
+            self._plan_next_look(due_in_s, may_be_before=not from_start and len(rows) < claim.limit)
         claims = await self._readable(rows, claim)
         self._remember(claims)
         return answers, list(claims)
@@ -526,10 +531,6 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             self._heard_until = time.monotonic() + EAR_S / 3
         unended = await self._fetch("unended", ids)
         return set(ids) - {row[0] for row in unended}
-
-
-# In front of the columns of a task, `exchange` has what it says of the call as a whole.
-HEAD_COLUMNS: Final = 5
 
 
 def _refuse_newer(version: int, address: Address) -> None:

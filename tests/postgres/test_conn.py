@@ -292,6 +292,20 @@ async def test_anything_else_is_refused(postgres_dsn: str, schema: str, conn: ob
             await store.enqueue(Task(JOB), conn=conn)
 
 
+async def test_a_connection_that_is_cut_off_just_now_is_told_as_lost(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver can be surprised by it."""
+
+    async def surprised(*_: object) -> None:
+        raise asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
+
+    monkeypatch.setattr("omniq.storage.postgres.run_on", surprised)
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        with pytest.raises(StoreUnavailable, match="conn: the connection was lost"):
+            await store.enqueue(Task(JOB), conn=object())
+
+
 async def test_a_closed_connection_is_refused(postgres_dsn: str, schema: str) -> None:
     conn = await asyncpg.connect(postgres_dsn)
     await conn.close()

@@ -20,12 +20,22 @@ from omniq.storage.onserver import OnServer, refuse_delete, refuse_reschedule, r
 from omniq.storage.postgres import records
 from omniq.storage.postgres.claiming import Cursor
 from omniq.storage.postgres.connections import BORDER, Address, Connections, close
-from omniq.storage.postgres.errors import IN_THE_WAY, code_of, explained, missing_schema
+from omniq.storage.postgres.errors import IN_THE_WAY, code_of, explained, may_not_migrate, missing_schema
 from omniq.storage.postgres.joining import is_drivers, run_on
 from omniq.storage.postgres.moving import PostgresMoving
 from omniq.storage.postgres.records import HEAD_COLUMNS, Row, can_be_kept
 from omniq.storage.postgres.schedules import PostgresSchedules
-from omniq.storage.postgres.schema import Statements, lock, migrations, newest, preamble, quoted, script, step
+from omniq.storage.postgres.schema import (
+    MAY_CREATE,
+    Statements,
+    lock,
+    migrations,
+    newest,
+    preamble,
+    quoted,
+    script,
+    step,
+)
 from omniq.storage.postgres.transactions import BodyTransaction, Transactions
 from omniq.storage.postgres.waking import Listening
 from omniq.task import (
@@ -188,7 +198,11 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             async with conn.transaction(isolation="read_committed"):
                 await conn.execute(lock(self.schema))
                 # Asked first: CREATE SCHEMA IF NOT EXISTS wants the right to create one in any case.
-                if not await conn.fetchval("SELECT true FROM pg_namespace WHERE nspname = $1", self.schema):
+                [row] = await conn.fetch(MAY_CREATE, self.schema)
+                is_there: bool = row[0]
+                if not row[1]:
+                    raise may_not_migrate(self._address.shown, self.schema, is_there=is_there)
+                if not is_there:
                     await conn.execute(f"CREATE SCHEMA {quoted(self.schema)}")
                 await conn.execute(preamble(self.schema))
                 version: int = await conn.fetchval("SELECT coalesce(max(version), 0) FROM migration")
@@ -273,6 +287,10 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             said = getattr(exc, "orig", None) or exc  # SQLAlchemy wraps the driver's exception
             if not is_drivers(said):
                 raise
+            if (
+                type(said).__name__ == "InternalClientError"
+            ):  # asyncpg's, where the server cut it off just now
+                raise StoreUnavailable("conn: the connection was lost") from exc
             if not code_of(said):
                 raise InvalidOption(f"conn cannot be used here: {said}") from exc
             if code_of(said) in IN_THE_WAY:

@@ -66,10 +66,18 @@ POSTGRES = [
     Mutant(
         "PostgreSQL: a repeated claim takes others",
         FUNCTIONS,
-        "    IF EXISTS (SELECT FROM task t WHERE t.status = 1 AND t.owner = worker_id AND t.claim_id = new_claim_id) THEN",
+        "    IF known THEN",
         "    IF false THEN",
         (FAULTS,),
         "lost_can_be_repeated",
+    ),
+    Mutant(
+        "PostgreSQL: of two looks the one that answers last decides when to look again",
+        "storage/postgres/__init__.py",
+        "        if look > self._newest_look:",
+        "        if True:",
+        ("tests/postgres/test_races.py",),
+        "two_looks",
     ),
     Mutant(
         "PostgreSQL: settle goes by the index of what runs",

@@ -25,7 +25,8 @@ from benchmarks.systems.raw_postgres import DAY_S
 from benchmarks.systems.raw_redis import DAY_US, HEAD, TOKEN, Loaded
 from omniq import OmniQ
 from omniq.storage import BaseStorage, PostgresStorage, RedisStorage
-from omniq.storage.postgres import HEAD_COLUMNS, NO_PLACES
+from omniq.storage.postgres import NO_PLACES
+from omniq.storage.postgres.records import HEAD_COLUMNS
 from omniq.storage.postgres.schema import Statements
 from omniq.storage.redis import claim_arguments, records
 from omniq.task import Claim, Held, Settlement

@@ -16,7 +16,8 @@ from benchmarks.systems.base import Limit, Reached, address_in
 from omniq import OmniQ
 from omniq.serializer import MsgpackSerializer
 from omniq.storage import MemoryStorage, PostgresStorage
-from omniq.storage.postgres import HEAD_COLUMNS, NO_PLACES, records
+from omniq.storage.postgres import NO_PLACES, records
+from omniq.storage.postgres.records import HEAD_COLUMNS
 from omniq.storage.postgres.schema import Statements
 from omniq.task import StoredTask
 

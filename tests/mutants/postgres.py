@@ -12,6 +12,7 @@ TRANSACTION = "tests/postgres/test_transaction.py"
 NETWORK = "tests/postgres/test_network.py"
 COST = "tests/postgres/test_cost.py"
 FAULTS = "tests/postgres/test_faults.py"
+CONN = "tests/postgres/test_conn.py"
 
 POSTGRES = [
     Mutant(
@@ -47,6 +48,14 @@ POSTGRES = [
         "hand_out",
     ),
     Mutant(
+        "PostgreSQL: the names of queues are written in somebody's strict transaction",
+        FUNCTIONS,
+        "    IF current_setting('transaction_isolation') = 'read committed' THEN\n        IF EXISTS",
+        "    IF true THEN\n        IF EXISTS",
+        (CONN,),
+        "our_own_books",
+    ),
+    Mutant(
         "PostgreSQL: a repeated claim does not wait for the first",
         FUNCTIONS,
         "    PERFORM pg_advisory_xact_lock(hashtextextended(new_claim_id || ' ' || worker_id, 0));",
@@ -57,10 +66,18 @@ POSTGRES = [
     Mutant(
         "PostgreSQL: a repeated claim takes others",
         FUNCTIONS,
-        "    IF EXISTS (SELECT FROM task t WHERE t.status = 1 AND t.owner = worker_id AND t.claim_id = new_claim_id) THEN",
+        "    IF known THEN",
         "    IF false THEN",
         (FAULTS,),
         "lost_can_be_repeated",
+    ),
+    Mutant(
+        "PostgreSQL: of two looks the one that answers last decides when to look again",
+        "storage/postgres/__init__.py",
+        "        if look > self._newest_look:",
+        "        if True:",
+        ("tests/postgres/test_races.py",),
+        "two_looks",
     ),
     Mutant(
         "PostgreSQL: settle goes by the index of what runs",

@@ -45,7 +45,7 @@ class VirtualConnections(Connections):
 class EverFromStart(Cursor):
     """In a world whose clock stands still, what was put back can lie before what was handed out."""
 
-    def note(self, walk_s: float, now: float, was_from_start: bool) -> None:
+    def note(self, walk_s: float, brought: int, now: float, was_from_start: bool) -> None:
         pass
 
 

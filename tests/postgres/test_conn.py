@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from omniq import OmniQ, Task
-from omniq.errors import DuplicateTask, IdConflict, InvalidOption, NotFound
+from omniq.errors import DuplicateTask, IdConflict, InvalidOption, NotFound, QueueFull, StoreUnavailable
 from omniq.storage.postgres import PostgresStorage
 
 JOB = "jobs.resize"
@@ -188,11 +188,122 @@ async def test_with_autocommit_it_is_there_at_once(postgres_dsn: str, schema: st
         assert await store.get_task(task_id) is not None
 
 
+@asynccontextmanager
+async def strict(dsn: str, isolation: str) -> AsyncIterator[Any]:
+    """A connection in such a transaction, with its snapshot taken."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        async with conn.transaction(isolation=isolation):
+            await conn.execute("SELECT count(*) FROM pg_class")
+            yield conn
+    finally:
+        await conn.close()
+
+
+strictly = pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
+
+
+@strictly
+async def test_a_strict_transaction_does_not_fail_over_our_own_books(
+    postgres_dsn: str, schema: str, isolation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tallies that others have put together, names of queues and the latest moment, since its snapshot."""
+    monkeypatch.setattr("omniq.storage.postgres.FOLD_CHANCE", 1.0)
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        await store.limit_queue("few", 100)
+        await store.enqueue(Task(JOB))
+        async with strict(postgres_dsn, isolation) as ann, strict(postgres_dsn, isolation) as bob:
+            await store.enqueue_many([Task(JOB), Task(JOB, queue="new")])
+            for queue in ("default", "new", "newer", "few"):
+                await store.enqueue(Task(JOB, queue=queue), conn=ann)
+                if queue != "few":  # one at a time there, until its transaction ends
+                    await store.enqueue(Task(JOB, queue=queue), conn=bob)
+        async with strict(postgres_dsn, isolation) as ann:
+            await store.enqueue(Task(JOB))
+            await store.enqueue(Task(JOB, queue="few"), conn=ann)
+        counts = await store.counts()
+        assert {queue: of["PENDING"] for queue, of in counts.items()} == {
+            "default": 5,
+            "new": 3,
+            "newer": 2,
+            "few": 2,
+        }
+        assert await store.verify() == []
+        assert len(await store.claim("ann", limit=99)) == 12
+
+
+@strictly
+async def test_a_conflict_that_its_snapshot_cannot_see_is_told(
+    postgres_dsn: str, schema: str, isolation: str
+) -> None:
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        async with strict(postgres_dsn, isolation) as conn:
+            holder = await store.enqueue(Task(JOB, unique_key="k"))
+            await store.enqueue(Task(JOB, id="taken"))
+            for task in (Task(JOB, unique_key="k"), Task(JOB, id="taken")):
+                with pytest.raises(StoreUnavailable, match="repeat it as a whole"):
+                    await store.enqueue(task, conn=conn)
+            added = await store.enqueue(Task(JOB), conn=conn)  # it can go on, or be done again
+        async with strict(postgres_dsn, isolation) as conn:
+            assert await store.enqueue(Task(JOB, unique_key="k"), conn=conn) == holder
+            assert await store.enqueue(Task(JOB, id="taken"), conn=conn) == "taken"
+        assert {task.id for task in await store.list_tasks()} == {holder, "taken", added}
+
+
+@strictly
+async def test_a_limit_that_was_changed_since_its_snapshot_is_told(
+    postgres_dsn: str, schema: str, isolation: str
+) -> None:
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        await store.limit_queue("default", 1)
+        async with strict(postgres_dsn, isolation) as conn:
+            await store.limit_queue("default", 2)
+            with pytest.raises(StoreUnavailable, match="repeat it as a whole"):
+                await store.enqueue(Task(JOB), conn=conn)
+        async with strict(postgres_dsn, isolation) as conn:
+            await store.enqueue_many([Task(JOB), Task(JOB)], conn=conn)
+            with pytest.raises(QueueFull, match="default"):
+                await store.enqueue(Task(JOB), conn=conn)
+
+
+async def test_an_open_transaction_of_theirs_keeps_nobody_from_our_books(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it enqueued: others put tallies together meanwhile."""
+    monkeypatch.setattr("omniq.storage.postgres.FOLD_CHANCE", 1.0)
+    async with (
+        PostgresStorage(postgres_dsn, schema=schema) as store,
+        strict(postgres_dsn, "read_committed") as conn,
+    ):
+        await store.enqueue(Task(JOB), conn=conn)
+        monkeypatch.setattr("omniq.storage.postgres.FOLD_CHANCE", 0.0)
+        for _ in range(5):
+            await store.enqueue(Task(JOB))
+        await store._ask("fold", 100)
+        other = await asyncpg.connect(postgres_dsn)
+        assert await other.fetchval(f'SELECT count(*) FROM "{schema}".tally') == 1
+        await other.close()
+
+
 @pytest.mark.parametrize("conn", [object(), "postgresql://", 5])
 async def test_anything_else_is_refused(postgres_dsn: str, schema: str, conn: object) -> None:
     async with PostgresStorage(postgres_dsn, schema=schema) as store:
         with pytest.raises(InvalidOption, match="asyncpg, psycopg 3 or SQLAlchemy"):
             await store.enqueue(Task(JOB), conn=conn)
+
+
+async def test_a_connection_that_is_cut_off_just_now_is_told_as_lost(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver can be surprised by it."""
+
+    async def surprised(*_: object) -> None:
+        raise asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
+
+    monkeypatch.setattr("omniq.storage.postgres.run_on", surprised)
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        with pytest.raises(StoreUnavailable, match="conn: the connection was lost"):
+            await store.enqueue(Task(JOB), conn=object())
 
 
 async def test_a_closed_connection_is_refused(postgres_dsn: str, schema: str) -> None:

@@ -30,7 +30,7 @@ class Kept(Cursor):
         super().__init__()
         self.from_start_at = NEVER
 
-    def note(self, walk_s: float, now: float, was_from_start: bool) -> None:
+    def note(self, walk_s: float, brought: int, now: float, was_from_start: bool) -> None:
         pass
 
 
@@ -151,7 +151,7 @@ async def test_a_slow_walk_makes_the_next_ones_begin_at_the_cursor(postgres_dsn:
     async with PostgresStorage(postgres_dsn, schema=schema) as store:
         await store.enqueue_many(tasks(10))
         first, *_ = await store.claim("ann", limit=5)
-        store._cursor.note(0.5, 0.0, True)
+        store._cursor.note(0.5, 5, 0.0, True)
         assert store._cursor.from_start_at == pytest.approx(1.0)  # at most a second
         store._cursor.from_start_at = NEVER
         await store.settle([Settlement.give_back(first)])

@@ -10,8 +10,9 @@ import pytest
 
 from omniq import AsyncWorkerPool, Task
 from omniq.errors import NotFound, StoreUnavailable
-from omniq.storage.postgres import PostgresStorage
+from omniq.storage.postgres import NO_PLACES, PostgresStorage, _wish
 from omniq.storage.postgres.connections import Connections
+from omniq.storage.postgres.records import HEAD_COLUMNS, settle_arguments
 from omniq.task import Claim, Settlement, TaskError, TaskStatus
 from tests.postgres import bodies
 from tests.postgres.server import Cluster, NoServer, missing, private
@@ -224,13 +225,22 @@ async def test_a_worker_whose_answers_are_lost_loses_no_task(postgres_dsn: str, 
 async def test_a_claim_repeated_while_the_first_is_under_way_gives_the_same(
     postgres_dsn: str, schema: str
 ) -> None:
-    async with PostgresStorage(postgres_dsn, schema=schema) as store, store.clone() as other:
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
         await store.enqueue_many([Task(JOB, (number,)) for number in range(40)])
-        claims = await asyncio.gather(
-            *((store, other)[n % 2].claim("ann", limit=2, claim_id="c") for n in range(10))
-        )
-        assert len({tuple(task.id for task in one) for one in claims}) == 1
+        claim = Claim("ann", None, 2, 30.0, "c")
+        nothing = settle_arguments([])
+        conn, watch = await asyncpg.connect(postgres_dsn), await asyncpg.connect(postgres_dsn)
+        async with conn.transaction():  # the first, before its commit
+            rows = await conn.fetch(store._sql["exchange"], *nothing, 60.0, 60.0, *_wish(claim), *NO_PLACES)
+            again = asyncio.create_task(store.exchange([], claim))
+            waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            while not again.done() and not await watch.fetchval(waits):
+                await watch.execute("SELECT pg_sleep(0.01)")
+        _, claims = await again
+        assert {row[HEAD_COLUMNS + 1] for row in rows[:-1]} == {claimed.id for claimed in claims}
         assert len(await store.held("ann")) == 2
+        await conn.close()
+        await watch.close()
 
 
 @pytest.mark.parametrize("scarce", [(), ("b",)])

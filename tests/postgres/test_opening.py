@@ -19,6 +19,7 @@ from omniq.storage import open_storage
 from omniq.storage.postgres import PostgresStorage, connections
 from omniq.storage.postgres.schema import quoted
 from tests.postgres.server import LOCKED_PASSWORD, LOCKED_ROLE
+from tests.postgres.stores import new_schema
 
 SECRET = "s3cr3t-w0rd"
 
@@ -96,11 +97,57 @@ async def test_a_role_without_rights(postgres_dsn: str, schema: str) -> None:
         await conn.close()
 
 
+async def test_a_role_that_may_not_migrate(postgres_dsn: str) -> None:
+    if "//omniq@/" not in postgres_dsn:
+        pytest.skip("roles are made on the private server only")
+    name = new_schema()
+    role = name.replace("-", "_")
+    store = PostgresStorage(with_user(postgres_dsn, role), schema=name)
+    conn = await asyncpg.connect(postgres_dsn)
+    await conn.execute(f"CREATE ROLE {role} LOGIN")
+    try:
+        with pytest.raises(StoreError, match=r"needs CREATE on the database$"):
+            await store.migrate()
+        await conn.execute(f"CREATE SCHEMA {quoted(name)}")
+        for grant in ("", "USAGE", "CREATE"):
+            if grant:
+                await conn.execute(f"GRANT {grant} ON SCHEMA {quoted(name)} TO {role}")
+            if grant != "CREATE":
+                with pytest.raises(StoreError, match=rf"needs USAGE and CREATE on schema '{name}'$"):
+                    await store.migrate()
+        await store.migrate()
+        await store.migrate()
+        async with store:
+            await store.enqueue(Task("jobs.resize"))
+    finally:
+        await conn.execute(f"DROP OWNED BY {role}; DROP SCHEMA IF EXISTS {quoted(name)}; DROP ROLE {role}")
+        await conn.close()
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+async def test_a_database_that_cannot_keep_every_text(postgres_dsn: str, encoding: str) -> None:
+    if "//omniq@/" not in postgres_dsn:
+        pytest.skip("databases are made on the private server only")
+    name = new_schema().replace("-", "_")
+    conn = await asyncpg.connect(postgres_dsn)
+    await conn.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    try:
+        told = await refusal(postgres_dsn.replace("/postgres?", f"/{name}?"))
+        assert isinstance(told, Unsupported)
+        assert f"has encoding {encoding}; one in UTF8 is needed" in str(told)
+    finally:
+        await conn.execute(f"DROP DATABASE {name}")
+        await conn.close()
+
+
 async def test_an_old_server(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "OLDEST_SERVER", 99)
     told = await refusal(postgres_dsn)
     assert isinstance(told, Unsupported)
-    assert "99 or newer is needed" in str(told)
+    conn = await asyncpg.connect(postgres_dsn)
+    version = await conn.fetchval("SELECT split_part(current_setting('server_version'), ' ', 1)")
+    await conn.close()
+    assert f"is PostgreSQL {version}; 99 or newer is needed" in str(told)
 
 
 async def test_a_missing_schema(postgres_dsn: str) -> None:

@@ -8,14 +8,17 @@ import asyncio
 import random
 from collections import Counter
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from omniq import Task
 from omniq.errors import Conflict, DuplicateTask, NotFound
 from omniq.storage.postgres import PostgresStorage
-from omniq.task import Answer, RunOutcome, Settlement, StoredTask, TaskError, TaskStatus
+from omniq.task import Action, Answer, Claim, RunOutcome, Settlement, StoredTask, TaskError, TaskStatus
 
+JOB = "jobs.resize"
 TASKS = 12
 ACTORS = 8
 BOOM = TaskError("ValueError", "boom")
@@ -110,3 +113,69 @@ async def test_f18_whatever_meets_whatever_each_run_is_closed_once(
             told = {run.epoch for run in history if run.outcome is not RunOutcome.LOST}
             assert {epoch for held_id, epoch in melee.closed if held_id == task_id} - {task.epoch} <= told
         assert await one.verify() == []
+
+
+async def lane(
+    store: PostgresStorage, name: str, seen: Counter[tuple[str, int]], done: set[str], many: int
+) -> None:
+    """Settles what it claimed and claims the next, as half of a worker would."""
+    chance = random.Random(name)
+    said: list[Settlement] = []
+    number = 0
+    while len(done) < many:
+        number += 1
+        answers, claims = await store.exchange(said, Claim("ann", None, 50, 30.0, f"{name}-{number}"))
+        assert set(answers) <= {Answer.HELD}
+        done |= {one.task.id for one in said if one.action is Action.SUCCEED}
+        said = []
+        for one in claims:
+            assert isinstance(one, StoredTask)
+            seen[one.id, one.epoch] += 1
+            ends = (Settlement.retry(one, 0.0, BOOM), Settlement.give_back(one))
+            said.append(chance.choice(ends) if chance.random() < 0.2 else Settlement.success(one, b"\xc0"))
+        chance.shuffle(said)
+
+
+async def test_two_exchanges_under_way_are_in_nobody_s_way(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On two connections of one storage, beside renewals, the putting together of tallies and enqueues."""
+    monkeypatch.setattr("omniq.storage.postgres.connections.TRIES", 1)  # a deadlock would be told
+    monkeypatch.setattr("omniq.storage.postgres.FOLD_CHANCE", 1.0)
+    seen: Counter[tuple[str, int]] = Counter()
+    done: set[str] = set()
+    many = 3000
+    async with PostgresStorage(postgres_dsn, schema=schema) as store, asyncio.TaskGroup() as group:
+        lanes = [group.create_task(lane(store, name, seen, done, many)) for name in ("a", "b")]
+        for number in range(many // 100):
+            queue = ("even", "odd")[number % 2]
+            await store.enqueue_many(Task(JOB, queue=queue, priority=n % 3) for n in range(100))
+            await store.renew("ann", 30.0)
+        await asyncio.gather(*lanes)
+        assert len(done) == many
+        assert set(seen.values()) == {1}
+        assert await store.verify() == []
+
+
+async def test_of_two_looks_the_later_one_knows_better(
+    postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first found nothing, and its answer comes last: what the second one found is not forgotten."""
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        looked, go_on, fetch = asyncio.Event(), asyncio.Event(), store._fetch
+
+        async def held_up(statement: str, *arguments: Any) -> Any:
+            rows = await fetch(statement, *arguments)
+            if statement == "exchange" and not looked.is_set():
+                looked.set()
+                await go_on.wait()
+            return rows
+
+        monkeypatch.setattr(store, "_fetch", held_up)
+        first = asyncio.create_task(store.claim("ann"))
+        await looked.wait()
+        await store.enqueue(Task(JOB, eta=datetime.now(UTC) + timedelta(hours=1)))
+        assert await store.claim("ann") == []
+        go_on.set()
+        assert await first == []
+        assert store._look_again_at is not None

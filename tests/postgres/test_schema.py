@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import asyncpg
+import psycopg
 import pytest
 
 from omniq import Task
@@ -25,6 +26,8 @@ HOSTILE = (
     "x" * 63,
     "a\\b",
     "public.task",
+    "it's",
+    "\\'",
 )
 
 
@@ -42,6 +45,10 @@ async def test_any_name_will_do(postgres_dsn: str, name: str) -> None:
             await store.cancel(task_id)
             assert (await waiter).status == "CANCELLED"
             assert await store.verify() == []
+            assert (await store.vitals()).dead_rows is not None
+            with psycopg.connect(postgres_dsn) as conn:
+                await store.enqueue(Task("jobs.resize"), conn=conn)
+                conn.rollback()
             async with open_storage(store.url) as same:
                 assert [task.id for task in await same.list_tasks()] == [task_id]
     finally:

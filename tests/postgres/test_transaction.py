@@ -87,7 +87,7 @@ async def leave_things_behind(ctx: Context, table: str) -> list[Any]:
     async with ctx.transaction() as conn:
         found = [
             await conn.fetchval("SHOW work_mem"),
-            await conn.fetchval("SELECT count(*) FROM pg_class WHERE relname = 'mine'"),
+            await conn.fetchval("SELECT count(*) FROM pg_class WHERE relnamespace = pg_my_temp_schema()"),
         ]
         await conn.execute("CREATE TEMP TABLE mine (n integer); SET work_mem = '99MB'")
     return found

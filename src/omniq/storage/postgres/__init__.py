@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from loguru import logger
 
 from omniq.clock import REAL_CLOCK, Clock
-from omniq.errors import CorruptRecord, InvalidOption, SchemaMismatch
+from omniq.errors import CorruptRecord, InvalidOption, SchemaMismatch, StoreError, StoreUnavailable
 from omniq.storage.base import Capabilities, Claimed
 from omniq.storage.batched import check_moment, check_page, unknown
 from omniq.storage.embedded import check_claim
@@ -18,12 +20,22 @@ from omniq.storage.onserver import OnServer, refuse_delete, refuse_reschedule, r
 from omniq.storage.postgres import records
 from omniq.storage.postgres.claiming import Cursor
 from omniq.storage.postgres.connections import BORDER, Address, Connections, close
-from omniq.storage.postgres.errors import code_of, explained, missing_schema
+from omniq.storage.postgres.errors import IN_THE_WAY, code_of, explained, may_not_migrate, missing_schema
 from omniq.storage.postgres.joining import is_drivers, run_on
 from omniq.storage.postgres.moving import PostgresMoving
-from omniq.storage.postgres.records import Row, can_be_kept
+from omniq.storage.postgres.records import HEAD_COLUMNS, Row, can_be_kept
 from omniq.storage.postgres.schedules import PostgresSchedules
-from omniq.storage.postgres.schema import Statements, lock, migrations, newest, preamble, quoted, script, step
+from omniq.storage.postgres.schema import (
+    MAY_CREATE,
+    Statements,
+    lock,
+    migrations,
+    newest,
+    preamble,
+    quoted,
+    script,
+    step,
+)
 from omniq.storage.postgres.transactions import BodyTransaction, Transactions
 from omniq.storage.postgres.waking import Listening
 from omniq.task import (
@@ -60,7 +72,19 @@ Durability = Literal["fsync", "relaxed"]
 NO_CLAIM: Final[tuple[Any, ...]] = (None, None, None, None, None, False, (), 0)
 # What a worker asks all the time.
 MOMENTARY: Final = frozenset(
-    {"exchange", "renew", "held", "anything_over", "progress", "beat", "version", "await", "unended", "get"}
+    {
+        "exchange",
+        "renew",
+        "held",
+        "anything_over",
+        "announce",
+        "progress",
+        "beat",
+        "version",
+        "await",
+        "unended",
+        "get",
+    }
 )
 NO_PLACES: Final[tuple[Sequence[Any], ...]] = ((), (), (), ())
 # How long a word that somebody waits for results is good for; it is given again in a third of that.
@@ -69,8 +93,12 @@ EAR_S: Final = 30.0
 FIRST_LOOK: Final = 500
 LOOK: Final = 10_000
 FEW: Final = 5_000
-# Rows of tallies that one beat puts together.
+# Rows of tallies that one beat puts together; and one enqueue in a thousand, which nobody should wait for.
 FOLD_AT_ONCE: Final = 100_000
+FOLD_A_FEW: Final = 5_000
+FOLD_CHANCE: Final = 0.001
+# How long a queue's name need not be announced again.
+ANNOUNCED_S: Final = 5.0
 
 
 class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
@@ -125,7 +153,9 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
         self._listening = Listening(self._address, connections.is_ours)
         self._transactions = Transactions(self._address, self._settle_on)
         self._cursor = Cursor()
+        self._looks = self._newest_look = 0
         self._heard_until = 0.0
+        self._announced, self._announced_until = set[str](), 0.0
         self._connections = connections
         try:
             await self._check_version()
@@ -168,7 +198,11 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             async with conn.transaction(isolation="read_committed"):
                 await conn.execute(lock(self.schema))
                 # Asked first: CREATE SCHEMA IF NOT EXISTS wants the right to create one in any case.
-                if not await conn.fetchval("SELECT true FROM pg_namespace WHERE nspname = $1", self.schema):
+                [row] = await conn.fetch(MAY_CREATE, self.schema)
+                is_there: bool = row[0]
+                if not row[1]:
+                    raise may_not_migrate(self._address.shown, self.schema, is_there=is_there)
+                if not is_there:
                     await conn.execute(f"CREATE SCHEMA {quoted(self.schema)}")
                 await conn.execute(preamble(self.schema))
                 version: int = await conn.fetchval("SELECT coalesce(max(version), 0) FROM migration")
@@ -216,16 +250,35 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             return []
         if conn is None:
             return await self._enqueues.enqueue(stored, on_conflict)
+        await self._announce({task.queue for task in stored})
         # Their commit notifies whoever sleeps, our own workers too.
         arguments = records.enqueue_arguments(stored, on_conflict)
-        return placed(stored, await self._on_their_connection(conn, arguments))
+        rows = await self._on_their_connection(conn, arguments)
+        await self._fold_now_and_then()
+        return placed(stored, rows)
 
     async def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
         try:
             rows = await self._fetch("enqueue", *records.enqueue_arguments(stored, on_conflict))
         finally:
             self._ring(due=True, result=False)
+        await self._fold_now_and_then()
         return placed(stored, rows)
+
+    async def _announce(self, queues: set[str]) -> None:
+        """Ahead of a transaction of the caller's: a strict one could fail over our books, or fail another."""
+        now = time.monotonic()
+        if now >= self._announced_until:
+            self._announced, self._announced_until = set[str](), now + ANNOUNCED_S
+        if not queues <= self._announced:
+            await self._fetch("announce", list(queues))
+            self._announced |= queues
+
+    async def _fold_now_and_then(self) -> None:
+        """Where nothing but enqueueing goes on, nobody else does it."""
+        if random.random() < FOLD_CHANCE:
+            with suppress(StoreError):  # what was enqueued is there all the same
+                await self._fetch("fold", FOLD_A_FEW)
 
     async def _on_their_connection(self, conn: Any, arguments: tuple[Any, ...]) -> Sequence[Row]:
         try:
@@ -234,8 +287,16 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             said = getattr(exc, "orig", None) or exc  # SQLAlchemy wraps the driver's exception
             if not is_drivers(said):
                 raise
+            if (
+                type(said).__name__ == "InternalClientError"
+            ):  # asyncpg's, where the server cut it off just now
+                raise StoreUnavailable("conn: the connection was lost") from exc
             if not code_of(said):
                 raise InvalidOption(f"conn cannot be used here: {said}") from exc
+            if code_of(said) in IN_THE_WAY:
+                raise StoreUnavailable(
+                    f"conn: another transaction was in the way of this one; repeat it as a whole ({said})"
+                ) from exc
             raise explained(said, "conn", self.schema) from exc
 
     async def exchange(
@@ -264,6 +325,7 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             # The ear is there before the look, or what comes up in between would ring nobody.
             await self._listen_for_due()
             self._due.clear()
+        self._looks = look = self._looks + 1
         now = time.monotonic()
         places = NO_PLACES if claim is None else self._cursor.arguments(now)
         wish = NO_CLAIM if claim is None else _wish(claim)
@@ -277,14 +339,17 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             self._ring(due=True, result=True)
             raise
         missed, rang_due, rang_result, due_in_s, walk_us = whole[:HEAD_COLUMNS]
+        rows.sort(key=records.claim_order)
         answers = _answers(missed, turn)
         self._ring(due=rang_due, result=rang_result)
         if claim is None:
             return answers, []
         from_start, walk_s = not places[0], (walk_us or 0) / 1e6
-        self._cursor.note(walk_s, time.monotonic(), from_start)
+        self._cursor.note(walk_s, len(rows), time.monotonic(), from_start)
         self._cursor.advance([row[HEAD_COLUMNS:] for row in rows], from_start)
-        self._plan_next_look(due_in_s, may_be_before=not from_start and len(rows) < claim.limit)
+        if look > self._newest_look:  # of two under way, the one that began later knows what the other does
+            self._newest_look = look
+            self._plan_next_look(due_in_s, may_be_before=not from_start and len(rows) < claim.limit)
         claims = await self._readable(rows, claim)
         self._remember(claims)
         return answers, list(claims)
@@ -484,10 +549,6 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             self._heard_until = time.monotonic() + EAR_S / 3
         unended = await self._fetch("unended", ids)
         return set(ids) - {row[0] for row in unended}
-
-
-# In front of the columns of a task, `exchange` has what it says of the call as a whole.
-HEAD_COLUMNS: Final = 5
 
 
 def _refuse_newer(version: int, address: Address) -> None:

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-# A walk that takes less is cheap enough to be made every time.
-CHEAP_WALK_S: Final = 0.002
+# A walk that takes less is cheap enough to be made every time; so is what it takes for each task it brings.
+CHEAP_WALK_S: Final = 0.0005
+FOR_EACH_S: Final = 0.000004
 # Walks from the start take at most a twentieth of the time, but are made once a second.
 SHARE_OF_TIME: Final = 20
 LONGEST_S: Final = 1.0
@@ -41,9 +42,10 @@ class Cursor:
         """No answer: if the walk was too long, the next one should not begin with all of it again."""
         self.from_start_at = now + LONGEST_S
 
-    def note(self, walk_s: float, now: float, was_from_start: bool) -> None:
+    def note(self, walk_s: float, brought: int, now: float, was_from_start: bool) -> None:
         if was_from_start:
-            pause_s = 0.0 if walk_s < CHEAP_WALK_S else min(LONGEST_S, walk_s * SHARE_OF_TIME)
+            wasted_s = walk_s - brought * FOR_EACH_S
+            pause_s = 0.0 if wasted_s < CHEAP_WALK_S else min(LONGEST_S, wasted_s * SHARE_OF_TIME)
             self.from_start_at = now + pause_s
 
     def advance(self, rows: Sequence[Sequence[Any]], was_from_start: bool) -> None:

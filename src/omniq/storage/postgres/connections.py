@@ -130,8 +130,12 @@ class Address:
     async def _check(self, conn: Connection) -> None:
         version = conn.get_server_version()
         if version.major < OLDEST_SERVER:
-            found = f"{version.major}.{version.minor}"
+            # From 10 on there are two numbers, and the driver has the second one in the third place.
+            found = f"{version.major}.{version.micro if version.major >= 10 else version.minor}"
             raise Unsupported(f"{self.shown} is PostgreSQL {found}; {OLDEST_SERVER} or newer is needed")
+        encoding = getattr(conn.get_settings(), "server_encoding", "UTF8")  # a pooler may not pass it on
+        if encoding != "UTF8":  # a task could be named, or an error say, what cannot be kept there
+            raise Unsupported(f"{self.shown}: the database has encoding {encoding}; one in UTF8 is needed")
 
     async def _is_pooled(self, conn: Connection) -> bool:
         """Whoever answered the call is not the process that works: a pooler makes up a number of its own."""

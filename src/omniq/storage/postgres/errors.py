@@ -75,6 +75,11 @@ def missing_schema(where: str, schema: str) -> SchemaMismatch:
     )
 
 
+def may_not_migrate(where: str, schema: str, *, is_there: bool) -> StoreError:
+    on = f"USAGE and CREATE on schema {shown(schema)}" if is_there else "CREATE on the database"
+    return StoreError(f"{where}: permission denied; the role that migrates needs {on}")
+
+
 def _detail(exc: BaseException) -> str:
     return getattr(exc, "detail", None) or getattr(getattr(exc, "diag", None), "message_detail", "") or ""
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from omniq.errors import InvalidOption
 
 SAVEPOINT: Final = "omniq_enqueue"
-_NUMBERED: Final = re.compile(r"\$\d+")
+_QUOTED_OR_NUMBERED: Final = re.compile(r'"(?:[^"]|"")*"|\$\d+')  # a schema may be called $1
 _KNOWN: Final = "an asyncpg, psycopg 3 or SQLAlchemy connection, or a SQLAlchemy session"
 _FAMILIES: Final = ("asyncpg", "psycopg", "sqlalchemy")
 _IDLE: Final = 0  # psycopg.pq.TransactionStatus: no transaction yet
@@ -76,7 +76,9 @@ async def _driver_connection(conn: Any) -> Any:
 
 def _formatted(sql: str) -> str:
     """psycopg writes parameters as %s; ours stand in order, each once."""
-    return _NUMBERED.sub("%s", sql.replace("%", "%%"))
+    return _QUOTED_OR_NUMBERED.sub(
+        lambda found: "%s" if found[0].startswith("$") else found[0], sql.replace("%", "%%")
+    )
 
 
 def _needs_savepoint(conn: Any) -> bool:

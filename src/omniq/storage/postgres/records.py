@@ -30,6 +30,8 @@ STATUSES: Final = tuple(TaskStatus)
 NUMBERS: Final = {status: number for number, status in enumerate(STATUSES)}
 ACTIONS: Final = {action: number for number, action in enumerate(Action)}
 
+# In front of the columns of a task, `exchange` has what it says of the call as a whole.
+HEAD_COLUMNS: Final = 5
 # What a claim hands out, in the order of `exchange`, and what any task has beyond it.
 _WAITING: Final = (
     *(
@@ -127,6 +129,11 @@ def read_waiting(row: Row) -> StoredTask:
         )
     except msgspec.MsgspecError as exc:
         raise _nonsense(row, exc) from exc
+
+
+def claim_order(row: Row) -> tuple[Any, ...]:
+    """Of a whole row of `exchange`: priority, then due, then order of enqueueing."""
+    return row[HEAD_COLUMNS + 5], _aware(row[HEAD_COLUMNS + 7]), row[HEAD_COLUMNS]
 
 
 def read_claimed(row: Row, claim: Claim) -> StoredTask:

@@ -79,6 +79,13 @@ def newest() -> int:
     return max(migrations())
 
 
+# Whether the schema is there, and whether this role may make what belongs in it, or make the schema itself.
+MAY_CREATE: Final = """SELECT n.oid IS NOT NULL, CASE WHEN n.oid IS NULL
+    THEN has_database_privilege(current_database(), 'CREATE')
+    ELSE has_schema_privilege(n.oid, 'CREATE') AND has_schema_privilege(n.oid, 'USAGE') END
+FROM (SELECT $1::text AS name) w LEFT JOIN pg_namespace n ON n.nspname = w.name"""
+
+
 def lock(schema: str) -> str:
     """One migration of a schema at a time, until the transaction ends."""
     digest = hashlib.blake2b(b"omniq migrate " + schema.encode(), digest_size=8).digest()

@@ -49,7 +49,8 @@ END $body$;
 CREATE FUNCTION minute() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT date_trunc(''minute'', clock())';
 
 -- Put tallies together, at most so many rows at a time and one caller at a time: what is older than two hours in one
--- row per queue, the rest in one per minute and queue. Whoever comes meanwhile goes away again.
+-- row per queue, the rest in one per minute and queue. Whoever comes meanwhile goes away again. Always a transaction of
+-- its own: in that of an application it could fail over what others have put together since its snapshot.
 CREATE FUNCTION fold_tallies(page bigint) RETURNS void LANGUAGE plpgsql
 SET search_path FROM CURRENT AS $body$
 BEGIN
@@ -89,14 +90,15 @@ BEGIN
     -- One at a time where a queue has a limit, or two could fill the last place of it.
     PERFORM FROM queue_limit l WHERE l.queue = ANY (queues) ORDER BY l.queue FOR UPDATE;
     limited := FOUND;
-    -- Nobody waits for this, and in another isolation level it could fail.
-    IF EXISTS (SELECT FROM latest l WHERE l.at < after(-10))
-            AND current_setting('transaction_isolation') = 'read committed' THEN
-        UPDATE latest SET at = clock() WHERE ctid = ANY (ARRAY(
-            SELECT l.ctid FROM latest l WHERE l.at < after(-10) FOR UPDATE SKIP LOCKED));
+    -- In a stricter isolation level this could fail, or make another one fail; there it was done before (`announce`).
+    IF current_setting('transaction_isolation') = 'read committed' THEN
+        IF EXISTS (SELECT FROM latest l WHERE l.at < after(-10)) THEN
+            UPDATE latest SET at = clock() WHERE ctid = ANY (ARRAY(
+                SELECT l.ctid FROM latest l WHERE l.at < after(-10) FOR UPDATE SKIP LOCKED));
+        END IF;
+        INSERT INTO queue SELECT DISTINCT q.name FROM unnest(queues) AS q (name)
+            WHERE NOT EXISTS (SELECT FROM queue k WHERE k.name = q.name);
     END IF;
-    INSERT INTO queue SELECT DISTINCT q.name FROM unnest(queues) AS q (name)
-        WHERE NOT EXISTS (SELECT FROM queue k WHERE k.name = q.name);
     WITH put AS (
         INSERT INTO task (id, digest, func_path, payload, queue, rank, eta, due, expires_at, "interval", timeout,
             max_retries, max_losses, unique_key, headers, on_failure, result_ttl, enqueued_at)
@@ -114,9 +116,6 @@ BEGIN
         INSERT INTO tally (minute, queue, pending, enqueued)
         SELECT minute(), p.queue, count(*), count(*) FROM put p GROUP BY p.queue)
     SELECT array_agg(p.id ORDER BY p.seq), array_agg(p.digest ORDER BY p.seq) INTO new_ids, new_digests FROM put p;
-    IF random() < 0.001 THEN  -- where nothing but enqueueing goes on, nobody else does it
-        PERFORM fold_tallies(5000);
-    END IF;
     IF cardinality(new_ids) = cardinality(ids) THEN
         IF limited THEN
             PERFORM check_depth(queues);
@@ -298,32 +297,18 @@ BEGIN
         INTO held, rang_due, rang_result FROM closed c;
 END $body$;
 
--- Without actions, all of them succeeded. `missed`: by their numbers, what is true of those that were not ours to settle.
-CREATE FUNCTION settle(
-    ids text[], epochs bigint[], actions smallint[], results bytea[], delays float8[], errors text[],
-    poisons text[], success_ttl float8, failure_ttl float8,
-    OUT missed text, OUT rang_due boolean, OUT rang_result boolean) LANGUAGE plpgsql AS $body$
-DECLARE
-    held bigint[];
+-- What is true of those that were not ours to settle, by their numbers: was this very outcome recorded before?
+CREATE FUNCTION truth(ids text[], epochs bigint[], actions smallint[], held bigint[]) RETURNS text
+LANGUAGE plpgsql AS $body$
 BEGIN
-    IF cardinality(actions) = 0 THEN
-        held := succeed(ids, epochs, results, success_ttl);
-        rang_result := held IS NOT NULL;
-    ELSE
-        SELECT c.held, c.rang_due, c.rang_result INTO held, rang_due, rang_result FROM conclude(
-            ids, epochs, actions, results, delays, errors, poisons, success_ttl, failure_ttl) c;
-    END IF;
-    IF held IS NULL OR cardinality(held) < cardinality(ids) THEN
-        -- Was this very outcome recorded before?
-        SELECT json_object_agg(s.n, CASE
-            WHEN s.action = 0 AND t.status = 2 AND t.epoch = s.epoch THEN 'already'
-            WHEN EXISTS (SELECT FROM run r WHERE r.seq = t.seq AND r.epoch = s.epoch AND
-                (r.outcome = outcome_of(s.action) OR s.action <> 0 AND r.outcome = 'cancelled')) THEN 'already'
-            ELSE 'stale' END)::text
-        INTO missed FROM (SELECT v.id, v.epoch, coalesce(v.action, 0::smallint) AS action, v.n
-            FROM unnest(ids, epochs, actions) WITH ORDINALITY AS v (id, epoch, action, n)) s
-            LEFT JOIN task t ON t.id = s.id WHERE held IS NULL OR s.n <> ALL (held);
-    END IF;
+    RETURN (SELECT json_object_agg(s.n, CASE
+        WHEN s.action = 0 AND t.status = 2 AND t.epoch = s.epoch THEN 'already'
+        WHEN EXISTS (SELECT FROM run r WHERE r.seq = t.seq AND r.epoch = s.epoch AND
+            (r.outcome = outcome_of(s.action) OR s.action <> 0 AND r.outcome = 'cancelled')) THEN 'already'
+        ELSE 'stale' END)::text
+    FROM (SELECT v.id, v.epoch, coalesce(v.action, 0::smallint) AS action, v.n
+        FROM unnest(ids, epochs, actions) WITH ORDINALITY AS v (id, epoch, action, n)) s
+        LEFT JOIN task t ON t.id = s.id WHERE held IS NULL OR s.n <> ALL (held));
 END $body$;
 
 CREATE FUNCTION outcome_of(action smallint) RETURNS text LANGUAGE sql IMMUTABLE AS $body$
@@ -411,8 +396,10 @@ RETURNS float8 LANGUAGE sql STABLE AS $body$
             ORDER BY t.due, t.seq LIMIT 1) h
 $body$;
 
--- Settle, then claim. One row for each claimed task, and at the end one without a task, for the call as a whole.
--- `due_in`: when to look again, where that is known. `walk_us`: how long the search for due tasks took.
+-- Settle, then claim. One row for each claimed task, in no order, and at the end one without a task, for the call as a
+-- whole. Without actions, all that is settled has succeeded. `missed`: see `truth`. `due_in`: when to look again, where
+-- that is known. `walk_us`: how long the search for due tasks took.
+-- A statement costs some ten microseconds by itself, a condition without a query hardly one: hence their shapes.
 CREATE FUNCTION exchange(
     ids text[], epochs bigint[], actions smallint[], results bytea[], delays float8[], errors text[],
     poisons text[], success_ttl float8, failure_ttl float8,
@@ -430,14 +417,25 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 SET jit = off SET plan_cache_mode = force_generic_plan AS $body$
 #variable_conflict use_column
 DECLARE
+    held bigint[];
     names text[];
     places tid[];
     began timestamptz;
     horizon timestamptz;
+    known boolean;
+    many bigint;  -- how many it is; NULL: none
 BEGIN
     IF cardinality(ids) > 0 THEN
-        SELECT s.missed, s.rang_due, s.rang_result INTO missed, rang_due, rang_result FROM settle(
-            ids, epochs, actions, results, delays, errors, poisons, success_ttl, failure_ttl) s;
+        IF cardinality(actions) = 0 THEN
+            held := succeed(ids, epochs, results, success_ttl);
+            rang_result := held IS NOT NULL;
+        ELSE
+            SELECT c.held, c.rang_due, c.rang_result INTO held, rang_due, rang_result FROM conclude(
+                ids, epochs, actions, results, delays, errors, poisons, success_ttl, failure_ttl) c;
+        END IF;
+        IF held IS NULL OR cardinality(held) < cardinality(ids) THEN
+            missed := truth(ids, epochs, actions, held);
+        END IF;
         PERFORM ring(rang_due, rang_result);
     END IF;
     IF wanted IS NULL THEN
@@ -445,47 +443,53 @@ BEGIN
         RETURN;
     END IF;
     -- The same claim, sent again while the first is still under way, waits here for its end.
-    PERFORM pg_advisory_xact_lock(hashtextextended(new_claim_id || ' ' || worker_id, 0));
-    IF EXISTS (SELECT FROM task t WHERE t.status = 1 AND t.owner = worker_id AND t.claim_id = new_claim_id) THEN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended(new_claim_id || ' ' || worker_id, 0)) THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended(new_claim_id || ' ' || worker_id, 0));
+    END IF;
+    SELECT EXISTS (SELECT FROM task t WHERE t.status = 1 AND t.owner = worker_id AND t.claim_id = new_claim_id),
+        (SELECT l.at + interval '1 minute' FROM latest l WHERE l.at > clock()),
+        (SELECT array_agg(DISTINCT q.name) FROM (
+            SELECT k.name FROM queue k WHERE wanted_queues IS NULL UNION ALL SELECT unnest(wanted_queues)) q
+        WHERE NOT EXISTS (SELECT FROM paused p WHERE p.queue = q.name))
+    INTO known, horizon, names;
+    IF known THEN
         RETURN QUERY SELECT NULL::text, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint,
             t.seq, t.id, t.func_path, t.payload, t.queue, t.rank, t.eta, t.due, t.expires_at, t."interval",
             t.timeout, t.max_retries, t.max_losses, t.unique_key, t.headers, t.on_failure, t.result_ttl, t.epoch,
             t.attempts, t.losses, t.suspicions, t.enqueued_at, t.started_at
-        FROM task t WHERE t.status = 1 AND t.owner = worker_id AND t.claim_id = new_claim_id
-        ORDER BY t.rank, t.due, t.seq;
+        FROM task t WHERE t.status = 1 AND t.owner = worker_id AND t.claim_id = new_claim_id;
         due_in := 0;
         RETURN NEXT;
         RETURN;
     END IF;
-    SELECT array_agg(DISTINCT q.name) INTO names FROM (
-        SELECT k.name FROM queue k WHERE wanted_queues IS NULL UNION ALL SELECT unnest(wanted_queues)) q
-    WHERE NOT EXISTS (SELECT FROM paused p WHERE p.queue = q.name);
     IF wanted > 0 AND names IS NOT NULL THEN
         began := clock_timestamp();
-        SELECT l.at + interval '1 minute' INTO horizon FROM latest l WHERE l.at > clock();
         places := pick(coalesce(horizon, clock()), names, wanted, scarce, scarce_limit, at_queues, at_ranks, at_dues, at_seqs);
         walk_us := extract(epoch FROM clock_timestamp() - began) * 1000000;
+        many := cardinality(places);
+        IF many > 0 AND cardinality(names) = 1 THEN
+            INSERT INTO tally (minute, queue, pending, running) VALUES (minute(), names[1], -many, many);
+        ELSIF many > 0 THEN
+            INSERT INTO tally (minute, queue, pending, running)
+            SELECT minute(), t.queue, -count(*), count(*) FROM task t WHERE t.ctid = ANY (places) GROUP BY t.queue;
+        END IF;
     END IF;
-    IF cardinality(scarce) > 0 AND scarce_limit <=
-            (SELECT count(*) FROM task t WHERE t.ctid = ANY (places) AND t.queue = ANY (scarce)) THEN
-        -- Its share is used up: what else waits there is not for this worker now.
-        SELECT array_agg(q.name) INTO names FROM unnest(names) AS q (name) WHERE q.name <> ALL (scarce);
+    IF cardinality(scarce) > 0 THEN
+        IF scarce_limit <= (SELECT count(*) FROM task t WHERE t.ctid = ANY (places) AND t.queue = ANY (scarce)) THEN
+            -- Its share is used up: what else waits there is not for this worker now.
+            SELECT array_agg(q.name) INTO names FROM unnest(names) AS q (name) WHERE q.name <> ALL (scarce);
+        END IF;
     END IF;
-    IF places IS NOT NULL THEN
-        RETURN QUERY WITH handed AS (
-            UPDATE task t SET status = 1, epoch = t.epoch + 1, owner = worker_id, claim_id = new_claim_id,
+    IF many > 0 THEN
+        RETURN QUERY UPDATE task t SET status = 1, epoch = t.epoch + 1, owner = worker_id, claim_id = new_claim_id,
                 started_at = clock(), lease_until = after(lease), isolates = new_isolates, progress = NULL
             WHERE t.ctid = ANY (places)
-            RETURNING t.seq, t.id, t.func_path, t.payload, t.queue, t.rank, t.eta, t.due, t.expires_at, t."interval",
+            RETURNING NULL::text, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint,
+                t.seq, t.id, t.func_path, t.payload, t.queue, t.rank, t.eta, t.due, t.expires_at, t."interval",
                 t.timeout, t.max_retries, t.max_losses, t.unique_key, t.headers, t.on_failure, t.result_ttl, t.epoch,
-                t.attempts, t.losses, t.suspicions, t.enqueued_at, t.started_at),
-        tallied AS (
-            INSERT INTO tally (minute, queue, pending, running)
-            SELECT minute(), t.queue, -count(*), count(*) FROM handed t GROUP BY t.queue)
-        SELECT NULL::text, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint, t.*
-        FROM handed t ORDER BY t.rank, t.due, t.seq;
+                t.attempts, t.losses, t.suspicions, t.enqueued_at, t.started_at;
     END IF;
-    IF cardinality(places) = wanted THEN
+    IF many = wanted THEN
         due_in := 0;  -- there may be more right away
     ELSE
         due_in := next_look(names, at_queues, at_ranks, at_dues, at_seqs);

@@ -6,6 +6,14 @@ SELECT n, id, created FROM {schema}.enqueue(
     $9::timestamptz[], $10::float8[], $11::float8[], $12::float8[], $13::integer[], $14::integer[], $15::text[],
     $16::text[], $17::text[], $18::float8[], $19::text)
 
+-- name: announce
+-- What an enqueue writes beside its tasks: the names of their queues, and when it was.
+WITH named AS (
+    INSERT INTO {schema}.queue SELECT DISTINCT q.name FROM unnest($1::text[]) AS q (name)
+    WHERE NOT EXISTS (SELECT FROM {schema}.queue k WHERE k.name = q.name))
+UPDATE {schema}.latest SET at = {schema}.clock() WHERE ctid = ANY (ARRAY(
+    SELECT l.ctid FROM {schema}.latest l WHERE l.at < {schema}.clock() - interval '10 seconds' FOR UPDATE SKIP LOCKED))
+
 -- name: exchange
 SELECT * FROM {schema}.exchange(
     $1::text[], $2::bigint[], $3::smallint[], $4::bytea[], $5::float8[], $6::text[], $7::text[], $8::float8,
@@ -161,15 +169,17 @@ WITH held AS (
     UNION ALL
     SELECT age(r.xmin)::bigint, NULL, format('the replication slot %s', r.slot_name)
     FROM pg_replication_slots r WHERE r.xmin IS NOT NULL),
+-- The table by its type: the name of the schema stands in no text.
+me AS (SELECT c.oid, c.relnamespace FROM pg_class c WHERE c.reltype = pg_typeof(NULL::{schema}.task)::oid),
 oldest AS (SELECT h.ids, h.seconds, h.who FROM held h ORDER BY h.ids DESC, h.seconds DESC NULLS LAST LIMIT 1)
 SELECT current_setting('server_version'), (SELECT max(m.version) FROM {schema}.migration m),
     (SELECT o.ids FROM oldest o), (SELECT o.seconds FROM oldest o), (SELECT o.who FROM oldest o),
-    (SELECT s.n_dead_tup FROM pg_stat_user_tables s WHERE s.relid = '{schema}.task'::regclass),
+    (SELECT s.n_dead_tup FROM pg_stat_user_tables s JOIN me ON me.oid = s.relid),
     current_setting('fsync') = 'on', current_setting('synchronous_commit') <> 'off',
     (SELECT count(*) FROM pg_stat_activity), current_setting('max_connections')::bigint,
     ARRAY(SELECT format('%s on %s', p.what, c.relname)::text
         FROM pg_class c CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p (what)
-        WHERE c.relnamespace = (SELECT t.relnamespace FROM pg_class t WHERE t.oid = '{schema}.task'::regclass)
+        WHERE c.relnamespace = (SELECT me.relnamespace FROM me)
             AND c.relkind = 'r' AND c.relname <> 'migration' AND NOT has_table_privilege(c.oid, p.what)
         ORDER BY 1)
 

@@ -19,8 +19,8 @@ REDIS = [
     Mutant(
         "a quick success on Redis does not look at the epoch",
         LUA + "quick.lua",
-        " or struct.unpack('>I4', raw, 7) ~= epoch then",
-        " then",
+        "  if struct.unpack('>I4', raw, 5) ~= epoch then return false end\n",
+        "",
         ("tests/redis/test_quick.py",),
         "fenced",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import gc
 import os
+import signal
 import sys
 import threading
 from collections import Counter
@@ -18,10 +19,13 @@ import numpy as np
 import pytest
 
 from omniq.data import DataLoader, WorkerPool, empty
+from omniq.data.threads import ThreadCall, ThreadHand
 from omniq.errors import InvalidOption, PoolNotRunning, StartFailed, TaskFailed
+from omniq.pool.calls import Interrupted, Returned
 from tests.data import bodies
 from tests.data.bodies import MIB, Having, until
-from tests.pool.leftovers import family
+from tests.pool.leftovers import family, put_to_sleep
+from tests.pool.listening import Heard
 
 ARENA = 8 * MIB
 UVLOOP = find_spec("uvloop") is not None
@@ -505,6 +509,42 @@ def test_stop_drops_what_was_given_beforehand_and_has_not_begun(kind: Any, tmp_p
         stopping.join(20)
         assert not stopping.is_alive()
     assert file.read_text().split() == ["0"]
+
+
+def test_an_idle_worker_takes_what_lies_with_one_that_has_not_begun() -> None:
+    """One that was slow to wake up kept what it was given beforehand for as long as its first call ran."""
+    with WorkerPool(2, ordered=False) as pool:
+        engine = pool._engine
+        assert engine is not None
+        engine.usual_s = 0.0  # as after many quick ones
+        asleep, awake = [worker.hand.pid for worker in engine.workers if worker.hand is not None]
+        for pid in (asleep, awake):
+            put_to_sleep(pid)
+        try:
+            pool.submit_batch([partial(bodies.square, n) for n in range(20)])
+            until(lambda: all(len(worker.sent) > 1 for worker in engine.workers), "each has some")
+            os.kill(awake, signal.SIGCONT)
+            got = [pool.get_result(timeout=20) for _ in range(19)]
+        finally:
+            os.kill(asleep, signal.SIGCONT)
+        got.append(pool.get_result(timeout=20))
+    assert sorted(got) == [n * n for n in range(20)]
+
+
+async def test_a_thread_that_has_not_begun_gives_back_what_is_behind_its_first_call() -> None:
+    heard = Heard()
+    hand = ThreadHand(1, heard)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # it does not get to run before we wait
+    try:
+        for call_id in (1, 2):
+            hand.send(ThreadCall(call_id, list, None))
+        assert hand.withdraw(range(2, 3)), "in time"
+    finally:
+        sys.setswitchinterval(interval_s)
+        hand.ask_to_stop()
+    await heard.until(lambda: heard.exit)
+    assert heard.outcome_of == {1: Returned([]), 2: Interrupted()}
 
 
 def test_a_map_that_raised_and_is_gone_leaves_nothing_ahead(pool: WorkerPool) -> None:

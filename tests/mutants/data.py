@@ -7,6 +7,7 @@ SEED = "tests/requirements/test_s003.py"
 POOL = "tests/data/test_worker_pool.py"
 FAULTS = "tests/data/test_faults.py"
 PARTS = "tests/data/test_parts.py"
+CHILD = "tests/pool/test_child.py"
 STREAM = "data/stream.py"
 ENGINE = "data/engine.py"
 WORKER = "data/worker.py"
@@ -22,6 +23,38 @@ DATA = [
         "            found = self._results.pop(next(iter(self._results), -1), None)\n            if found is None:\n                return None\n",
         (SEED, PARTS),
         "s003_13 or whatever_ends_first",
+    ),
+    Mutant(
+        "what lies behind a call that has not begun stays there",
+        PEER,
+        "        return begun < call_ids[0]\n",
+        "        return 0 < packed.running(self._page, self._run) < call_ids[0]\n",
+        (POOL, CHILD),
+        "not_begun",
+    ),
+    Mutant(
+        "the same in a thread",
+        "data/threads.py",
+        "        return self._begun < call_ids[0]\n",
+        "        return 0 < self._running < call_ids[0]\n",
+        (POOL,),
+        "not_begun",
+    ),
+    Mutant(
+        "what has begun is taken back",
+        PEER,
+        "        return begun < call_ids[0]\n",
+        "        return True\n",
+        (CHILD,),
+        "taken_back",
+    ),
+    Mutant(
+        "an interrupt is sent once",
+        PEER,
+        "        if pauses_s:\n",
+        "        if False:\n",
+        (CHILD,),
+        "sent_again",
     ),
     Mutant(
         "a skipped failure holds up what follows",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +41,15 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def put_to_sleep(pid: int, bound_s: float = 20.0) -> None:
+    """Stop a process, and wait until it has really stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    ends_at = time.monotonic() + bound_s
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < ends_at, f"{pid} does not stop"
+        time.sleep(0.001)
 
 
 class Having(NamedTuple):

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from omniq.pool.calls import Interrupted, Raised, Returned, encode, encode_range
 from omniq.pool.process import ChildGone, Template
 from omniq.pool.reserved import ReservedArena
 from tests.pool import transport_bodies as bodies
-from tests.pool.listening import Heard, a_child, a_template, eventually, is_alive, spawned
+from tests.pool.leftovers import put_to_sleep
+from tests.pool.listening import BOUND_S, Heard, a_child, a_template, eventually, is_alive, spawned
 
 MIB = 1024 * 1024
 
@@ -336,6 +339,43 @@ async def test_a_call_that_has_begun_is_not_taken_back(tmp_path: Path) -> None:
         gate.touch()
         await heard.until(lambda: len(heard.messages_done) == 2)
         assert heard.outcome_of == {begun: Returned("had room"), behind: Interrupted()}
+
+
+async def test_a_call_behind_one_that_has_not_begun_is_taken_back() -> None:
+    """The child was slow to wake up, and what was behind a long call stayed there as long as that ran."""
+    async with a_child() as heard:
+        assert heard.child is not None
+        assert await heard.call(bodies.echo, 1) == 1
+        put_to_sleep(heard.child.pid)
+        first, behind = heard.send(bodies.echo, 2), heard.send(bodies.echo, 3)
+        assert heard.child.withdraw(range(behind, behind + 1)), "in time"
+        os.kill(heard.child.pid, signal.SIGCONT)
+        await heard.until(lambda: len(heard.messages_done) == 3)
+        assert (heard.outcome_of[first], heard.outcome_of[behind]) == (Returned(2), Interrupted())
+
+
+async def test_a_call_that_has_ended_and_is_not_reported_is_not_taken_back(tmp_path: Path) -> None:
+    async with a_child() as heard:
+        assert heard.child is not None
+        begun = tmp_path / "begun"
+        call_id = heard.send(bodies.sleep_after_touching, str(begun), 0.0)
+        ends_at = time.monotonic() + BOUND_S
+        while not begun.exists() or heard.child.running:  # the loop is held up, so nothing is read meanwhile
+            assert time.monotonic() < ends_at
+        assert heard.outcome_of == {}
+        assert not heard.child.withdraw(range(call_id, call_id + 1)), "too late"
+        assert await heard.outcome(call_id) == Returned("slept")
+
+
+async def test_an_interrupt_that_was_lost_is_sent_again(tmp_path: Path) -> None:
+    """A signal that comes just before a body begins to wait is heard when it has waited."""
+    async with a_child() as heard:
+        assert heard.child is not None
+        begun = tmp_path / "begun"
+        call_id = heard.send(bodies.sleep_deaf_to_the_first, str(begun))
+        await eventually(begun.exists, "the call has begun")
+        heard.child.interrupt(call_id)
+        assert await heard.outcome(call_id) == Interrupted()
 
 
 @pytest.mark.parametrize(("body", "value"), [(bodies.wait_for, None), (bodies.room_when_told, "had room")])

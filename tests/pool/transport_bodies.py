@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from omniq.pool import ranges
 from omniq.pool.child import current, room
+from omniq.pool.lines import INTERRUPT_SIGNAL
 from omniq.pool.pickles import CallInterrupted
 
 kept: list[Any] = []
@@ -133,6 +134,13 @@ def sleep_after_touching(path: str, seconds: float = 60.0) -> str:
     Path(path).touch()
     time.sleep(seconds)
     return "slept"
+
+
+def sleep_deaf_to_the_first(path: str) -> str:
+    """As if the first signal had come between the last look for signals and the wait."""
+    hears = signal.getsignal(INTERRUPT_SIGNAL)
+    signal.signal(INTERRUPT_SIGNAL, lambda *_: signal.signal(INTERRUPT_SIGNAL, hears))
+    return sleep_after_touching(path)
 
 
 def tidy_when_interrupted(path: str) -> None:

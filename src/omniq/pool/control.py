@@ -1,7 +1,7 @@
 """The page that parent and child share: what should end early, what runs, what has ended and not been sent.
 
     word 0       how often anything was posted                                            the parent writes
-    word 1       twice the id of the call that is next, and one more once it has begun    the child writes
+    word 1       twice the id of the next call or less, and one more once that has begun  the child writes
     word 2       of which call the first result in the journal is, 0 for none             the child writes
     word 3       what is in the journal: 0 for pickles, else a run (packed.py)            the child writes
     word 4       how many results the run has room for                                    the child writes

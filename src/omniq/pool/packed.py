@@ -171,6 +171,14 @@ def running(page: ControlPage, run: Run) -> int:
     return run.next_id or state >> 1
 
 
+def begun(page: ControlPage, run: Run) -> int:
+    """The latest call that has begun, ended or not. Below the ids of all that it has not begun."""
+    state = page.words[STATE]  # read once: the child goes on meanwhile
+    if state & 1:
+        return run.next_id or state >> 1
+    return (state >> 1) - 1
+
+
 def unpack(body: memoryview) -> list[Any]:
     """The results in a frame."""
     code, count = HEAD.unpack_from(body)

@@ -34,6 +34,8 @@ EOF_GRACE_S: Final = 0.1
 # After a death: how long the template may take to tell how it was.
 STATUS_GRACE_S: Final = 1.0
 MAX_MISSES: Final = 32
+# When an interrupt that has ended nothing yet is sent again.
+SIGNAL_AGAIN_S: Final = (0.05, 0.2, 0.8)
 # A child that has had nothing to do for so long gives back what it was lent for results to come.
 IDLE_S: Final = 0.05
 
@@ -119,6 +121,10 @@ class Open:
         self.next_id = call.id
         self.left = call.count
         self.name = call.name
+
+    @property
+    def stop_id(self) -> int:
+        return self.next_id + self.left
 
 
 class Child:
@@ -227,18 +233,27 @@ class Child:
             self._page.post(call_id)
         else:
             self._page.post_range(call_id, call_id + count)
+        self._signal_while_open(range(call_id, call_id + count), SIGNAL_AGAIN_S)
+
+    def _signal_while_open(self, call_ids: range, pauses_s: Sequence[float]) -> None:
+        """A body that was just about to wait hears a signal only when it has waited: it gets another one."""
+        still_open = any(one.next_id < call_ids.stop and call_ids.start < one.stop_id for one in self._open)
+        if self._ended or not still_open:
+            return
         self._signal(INTERRUPT_SIGNAL)
+        if pauses_s:
+            self._loop.call_later(pauses_s[0], self._signal_while_open, call_ids, pauses_s[1:])
 
     def withdraw(self, call_ids: range) -> bool:
         """Take back those of a message's calls that have not begun: True when that is all, for certain."""
         if self._ended:
             return False
         self._page.withdraw(call_ids[0], call_ids[-1] + 1)
-        # The child says what it begins before it looks there: we are in time if an earlier one still runs.
-        running = packed.running(self._page, self._run)
-        if running in call_ids:
+        # The child says what it begins before it looks there: we are in time if that is an earlier one.
+        begun = packed.begun(self._page, self._run)
+        if begun in call_ids:
             self._signal(INTERRUPT_SIGNAL)  # what has begun goes on; the child looks before each further call
-        return 0 < running < call_ids[0]
+        return begun < call_ids[0]
 
     def kill(self) -> None:
         if not self._ended:
@@ -265,7 +280,7 @@ class Child:
             return 0
         # Results of quick calls before it may be gathered and not yet sent, so it need not be the next one.
         head = self._open[0]
-        return running if head.next_id <= running < head.next_id + head.left else 0
+        return running if head.next_id <= running < head.stop_id else 0
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):

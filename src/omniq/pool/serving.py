@@ -113,7 +113,7 @@ class Server:
             else:
                 self.page.words[STATE] = 2 * call.id + 1
                 self._report(call.id, self._attempts.of(call.id, self._run_call, (call,)), is_last=not left)
-        self.page.words[STATE] = 0
+        self.page.words[STATE] += self.page.words[STATE] & 1  # nothing runs; the next one has a greater id
         _flush_output()
 
     # --- one call --------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What OmniQ promises about its speed and size, each as a number that a run can answer.
 
-Where a promise is about two systems, it is about their ratio in the same round. `WHY` says of a goal, by its
-title, why it is missed; the report prints it where that is so.
+Where a promise is about two systems, it is about their ratio in the same round. Why one is missed is said in
+`reasons.py`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,21 @@ class Goal:
         """None where this run has not measured it."""
         if self.against is None:
             return record.spread(self.case, self.metric)
-        others = [self.against] if isinstance(self.against, Case) else self.against
+        return paired_ratio(record.by_round(self.case, self.metric), self._best_others(record))
+
+    def asked(self, record: Record) -> float | None:
+        """What would have been enough in this run."""
+        others, times = self._best_others(record), self.at_least or self.at_most
+        return Spread.of(others.values()).median * times if others and times is not None else None
+
+    def _best_others(self, record: Record) -> dict[int, float]:
+        against = self.against or ()
         better = max if self.at_least is not None else min
         best: dict[int, float] = {}
-        for other in others:
+        for other in [against] if isinstance(against, Case) else against:
             for round_, figure in record.by_round(other, self.metric).items():
                 best[round_] = better(figure, best.get(round_, figure))
-        return paired_ratio(record.by_round(self.case, self.metric), best)
+        return best
 
     def met(self, value: Spread) -> bool:
         if self.at_least is not None and value.median < self.at_least:
@@ -207,64 +215,3 @@ DATA_GOALS = (
 )
 
 GOALS = (*SQLITE_GOALS, *POSTGRES_GOALS, *REDIS_GOALS, *POOL_GOALS, *DATA_GOALS)
-
-_BATCHES = (
-    "each result is where it outlives its process before the next call begins; the other keeps no account"
-)
-_THREADS = "SPDL's workers are threads of the program, so nothing is there twice; torch's loader takes more"
-_STARTED = (
-    "a program is started from which workers are forked, once for all epochs; torch forks the program that "
-    "trains, which is not safe where it has threads, and SPDL starts only threads"
-)
-# What the runs of 2026-11-18 have shown; the figures are theirs.
-_LIMIT = "of the bare statements"
-WHY: dict[str, str] = {
-    "SQLite: drain with async bodies / huey": (
-        f"huey did 4,100 tasks/s where the goal was set with 1,800: twelve times that is 0.67 {_LIMIT}"
-    ),
-    "SQLite: drain with async bodies / raw limit": (
-        "of 24 µs of CPU per task SQLite takes 12, and one interpreter cannot do the rest beside it"
-    ),
-    "SQLite: enqueue one by one, sync / raw insert": (
-        "to make, check and encode a task and to write tallies takes 80 µs of CPU beside the 108 of an insert"
-    ),
-    "SQLite: enqueue one by one, async / raw insert": (
-        "the loop hands a write to another thread and is woken by it, so that no disk holds it up: 100 µs"
-    ),
-    "SQLite: enqueue, 100 in flight / raw insert": "24 µs of CPU per task, of which the bare inserts need 8",
-    "SQLite: latency p50, ms": "0.02 ms too long, in one round of 200 tasks",
-    "SQLite: idle worker, % of a core": (
-        "it looks twice a second whether a task was cancelled or a worker has died; huey, which does not, "
-        "took 0.24 in the same run"
-    ),
-    "PostgreSQL: drain with one process / pgqueuer": (
-        "pgqueuer, which keeps no results, did 17,300 tasks/s where the goal was set with 8,000: twice that "
-        f"is 0.85 {_LIMIT}"
-    ),
-    "PostgreSQL: drain with one process / procrastinate": (
-        f"procrastinate did 811 tasks/s: fifty times that is all {_LIMIT}"
-    ),
-    f"Redis: drain with async bodies / {BEST_KEEPER}": (
-        "twelve times the best one is 0.71 of the bare script; one worker has one call under way, so it "
-        "waits while the server works, and the server while it works"
-    ),
-    "Redis: drain with sync bodies / raw limit": (
-        "one call is under way: what a task costs the worker and what it costs the server follow each other"
-    ),
-    "Redis: drain at a backlog of 1,000,000 / 10,000": (
-        "a value that is replaced is freed, so what a script hands to its commands lies all over the memory "
-        "of a million tasks: two thirds of what a task costs the server more; the rest is larger hash tables"
-    ),
-    "Redis: enqueue one by one, sync / huey": (
-        "huey pushes one value onto a list; a script keeps record, order, digest and tallies with fifteen "
-        "commands, for 70 µs of the server where an empty command takes 33"
-    ),
-    "Redis: latency p50, ms": (
-        "of 1.4 ms, 0.6 pass until the worker hears of the task, 0.15 until it asks for it, 0.4 until it has "
-        "it, 0.2 until it runs: each is a process that slept and finds its memory cold"
-    ),
-    "calls all at once / ProcessPoolExecutor": "a worker gets a call when it has reported the one before",
-    **{f"batches of {size} / the best other": _BATCHES for size in ("100", "1,000")},
-    **{f"loader: time to the first batch, {kind} / the best other": _STARTED for kind in DATASETS},
-    **{f"loader: memory, {kind} / the best other": _THREADS for kind in DATASETS},
-}

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.goals import GOALS, WHY
+from benchmarks.goals import GOALS
 from benchmarks.harness.machine import Noise
 from benchmarks.harness.measure import Measure
 from benchmarks.harness.results import Results
 from benchmarks.harness.samples import Case, Record
 from benchmarks.harness.stats import Spread, paired_ratio
+from benchmarks.reasons import why
 from benchmarks.systems.base import System
 
 BEGIN = "<!-- {}: begin -->"
@@ -110,7 +111,7 @@ def missed(record: Record) -> Iterator[str]:
     for goal in GOALS:
         value = goal.value(record)
         if value is not None and not goal.met(value):
-            yield f"- {goal.title}: {WHY.get(goal.title, 'not explained yet')}"
+            yield f"- {goal.title}: {why(goal, record)}"
 
 
 def noise(taken: Sequence[Noise]) -> list[str]:

@@ -2,12 +2,13 @@
 
 import pytest
 
-from benchmarks import goals
-from benchmarks.goals import GOALS, WHY, Goal
+from benchmarks import reasons
+from benchmarks.goals import GOALS, Goal
 from benchmarks.harness.results import Results
 from benchmarks.harness.samples import Case, Record, Sample
 from benchmarks.harness.stats import Spread
 from benchmarks.plan import FULL
+from benchmarks.reasons import why
 from benchmarks.reports import tables
 from benchmarks.run import all_measures, all_systems
 
@@ -28,7 +29,7 @@ def test_every_goal_has_one_bound_and_a_title_of_its_own() -> None:
     assert len({goal.title for goal in GOALS}) == len(GOALS)
     for goal in GOALS:
         assert (goal.at_least is None) != (goal.at_most is None), goal.title
-    assert set(WHY) <= {goal.title for goal in GOALS}
+    assert set(reasons.WHY) <= {goal.title for goal in GOALS}
 
 
 @pytest.mark.parametrize(
@@ -57,10 +58,40 @@ def test_a_missed_goal_says_why_as_far_as_that_is_known(monkeypatch: pytest.Monk
         return tables.full(results, all_systems(), [all_measures()["depth"]])
 
     assert "MISSED" in told()
-    monkeypatch.setitem(goals.WHY, title, "the index does not fit into the cache")
+    monkeypatch.setitem(reasons.WHY, title, "the index does not fit into the cache")
     assert f"- {title}: the index does not fit into the cache" in told()
-    monkeypatch.delitem(goals.WHY, title)
+    monkeypatch.delitem(reasons.WHY, title)
     assert f"- {title}: not explained yet" in told()
     record.samples[0] = Sample(DEEP, 0, {"per_s": 95.0})
     assert "MISSED" not in told()
     assert "Why those are missed" not in told()
+
+
+def _drained(system: str, variant: str, per_s: float, cpu_us: float) -> Sample:
+    return Sample(Case("drain", system, variant), 0, {"per_s": per_s, "cpu_us": cpu_us})
+
+
+def test_a_reason_has_the_figures_of_the_run_that_missed_the_goal() -> None:
+    by_title = {goal.title: goal for goal in GOALS}
+    record = Record(
+        [
+            _drained("omniq-postgres", "async", 30_000, 11.0),
+            _drained("pgqueuer-postgres", "async", 20_000, 30.0),
+            _drained("raw-postgres", "statements", 50_000, 3.0),
+        ]
+    )
+    beside_peer = why(by_title["PostgreSQL: drain with one process / pgqueuer"], record)
+    assert beside_peer.endswith("it asks for 40,000 tasks/s, 0.80 of what the bare statements do")
+    beside_limit = why(by_title["PostgreSQL: drain with async bodies / raw limit"], record)
+    assert beside_limit.endswith("11 µs of CPU a task, of which the bare statements need 3")
+
+
+def test_a_reason_without_a_limit_in_the_run_has_no_figures() -> None:
+    goal = next(goal for goal in GOALS if goal.title == "PostgreSQL: drain with one process / pgqueuer")
+    record = Record([_drained("pgqueuer-postgres", "async", 20_000, 30.0)])
+    assert why(goal, record) == reasons.WHY[goal.title]
+
+
+def test_no_reason_carries_a_figure_of_another_run() -> None:
+    for title, reason in reasons.WHY.items():
+        assert not any(letter.isdigit() for letter in reason), title

@@ -1,0 +1,102 @@
+"""Why a goal is missed: what is known of the cause, and the figures of the very run that missed it.
+
+No figure stands here: another machine, or another version of a peer, would make it wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from benchmarks.goals import BEST_KEEPER, DATASETS, Goal
+from benchmarks.harness.samples import Case, Record
+
+_BATCHES = (
+    "each result is where it outlives its process before the next call begins; the other keeps no account"
+)
+_THREADS = "SPDL's workers are threads of the program, so nothing is there twice; torch's loader takes more"
+_STARTED = (
+    "a program is started from which workers are forked, once for all epochs; torch forks the program that "
+    "trains, which is not safe where it has threads, and SPDL starts only threads"
+)
+_ONE_CALL = (
+    "one exchange is under way at a time, so the store's part of a task and the worker's follow each other"
+)
+_THREAD = "its body runs in a thread, and at each write that it makes the threads of the worker change over"
+_SAME_LOCK = "SQLite and the bodies share one interpreter, whose lock lets only one of them work"
+_NO_RESULTS = "it keeps no results"
+WHY: Final[dict[str, str]] = {
+    "SQLite: drain with async bodies / huey": _SAME_LOCK,
+    "SQLite: drain with sync bodies / huey": f"{_SAME_LOCK}; {_THREAD}",
+    "SQLite: drain with async bodies / raw limit": _SAME_LOCK,
+    "SQLite: drain with sync bodies / raw limit": f"{_SAME_LOCK}; {_THREAD}",
+    "SQLite: enqueue one by one, sync / raw insert": (
+        "a task is made, checked, encoded and counted between two syncs, each time with cold caches"
+    ),
+    "SQLite: enqueue one by one, async / raw insert": (
+        "the loop hands a write to another thread and is woken by it, so that no disk holds it up"
+    ),
+    "SQLite: enqueue, 100 in flight / raw insert": (
+        "each task has a future of its own on the loop, besides being made, checked and encoded"
+    ),
+    "SQLite: latency p50, ms": "two commits have to be on the disk first: the producer's and the claim's",
+    "SQLite: latency p99, ms": "a sync of the disk that takes long",
+    "SQLite: idle worker, % of a core": (
+        "it looks twice a second whether a task was cancelled or a worker has died"
+    ),
+    "PostgreSQL: drain with one process / pgqueuer": f"{_NO_RESULTS}; {_ONE_CALL}",
+    "PostgreSQL: drain with one process / procrastinate": _ONE_CALL,
+    "PostgreSQL: drain with async bodies / raw limit": _ONE_CALL,
+    "PostgreSQL: drain with sync bodies / raw limit": f"{_ONE_CALL}; {_THREAD}",
+    f"Redis: drain with async bodies / {BEST_KEEPER}": "server and worker share the cores",
+    "Redis: drain with sync bodies / raw limit": _THREAD,
+    "Redis: drain at a backlog of 1,000,000 / 10,000": (
+        "a value that is replaced is freed, so what a script hands to its commands lies all over the memory "
+        "of a million tasks, and the hash tables are larger"
+    ),
+    "Redis: enqueue one by one, sync / huey": (
+        "huey pushes one value onto a list; a script keeps record, order, digest and tallies with fifteen "
+        "commands"
+    ),
+    "Redis: latency p50, ms": (
+        "from the ring to the worker, from there to the claim, from its answer to the body: each is a "
+        "process that slept and finds its memory cold"
+    ),
+    "calls all at once / ProcessPoolExecutor": "a worker gets a call when it has reported the one before",
+    **{f"batches of {size} / the best other": _BATCHES for size in ("100", "1,000")},
+    **{f"loader: time to the first batch, {kind} / the best other": _STARTED for kind in DATASETS},
+    **{f"loader: memory, {kind} / the best other": _THREADS for kind in DATASETS},
+}
+
+
+def why(goal: Goal, record: Record) -> str:
+    """What is known, or that nothing is; then what this run shows of it."""
+    return "; ".join([WHY.get(goal.title, "not explained yet"), *_shown_by(goal, record)])
+
+
+def _shown_by(goal: Goal, record: Record) -> Iterator[str]:
+    limit = _limit_of(goal.case)
+    if goal.against is None or limit is None:
+        return
+    if goal.against == limit:
+        ours, bare = (record.spread(case, "cpu_us") for case in (goal.case, limit))
+        if ours is not None and bare is not None:
+            yield f"{ours.median:.0f} µs of CPU a task, of which the bare statements need {bare.median:.0f}"
+        return
+    asked, most = goal.asked(record), record.spread(limit, goal.metric)
+    if asked is not None and most is not None:
+        yield f"it asks for {asked:,.0f} tasks/s, {asked / most.median:.2f} of what the bare statements do"
+
+
+def _limit_of(case: Case) -> Case | None:
+    """What the statements of a store do with nothing around them, beside what OmniQ does there."""
+    raw = case.system.replace("omniq-", "raw-")
+    if raw == case.system:
+        return None
+    match case.measure:
+        case "drain":
+            return Case("drain", raw, "statements")
+        case "enqueue":
+            return Case("enqueue", raw, "blocking")
+        case _:
+            return None

@@ -7,6 +7,9 @@ script goes by its digest, a slot is followed to its node, and who is told `Stor
 from __future__ import annotations
 
 import socket
+import ssl
+import struct
+import sys
 import threading
 import time
 from typing import Any, Final
@@ -135,7 +138,7 @@ class Line:
         except BORDER as exc:
             raise address.told(exc, is_dialled=False, has_heard=False) from None
         try:
-            self._socket.settimeout(LATE_S)
+            _limit_waits(self._socket)
             self._sign_in(what_for)
         except BORDER as exc:
             self.close()
@@ -171,19 +174,22 @@ class Line:
 
     def _send(self, packed: bytes) -> None:
         if len(packed) <= _CHUNK:  # nothing else is under way, so it goes at once
-            self._socket.sendall(packed)
+            try:
+                self._socket.sendall(packed)
+            except BlockingIOError:
+                raise TimeoutError("timed out") from None
             return
         self._socket.settimeout(ANSWER_TIMEOUT_S)
         self._socket.sendall(packed)
-        self._socket.settimeout(LATE_S)
+        _limit_waits(self._socket)
 
     def _received(self, until: float) -> bytes:
         while True:
             try:
                 data = self._socket.recv(_CHUNK)
-            except TimeoutError:
+            except (TimeoutError, BlockingIOError):
                 if not self._is_signed_in or time.monotonic() > until or self._another_is_answered():
-                    raise
+                    raise TimeoutError("timed out") from None
                 continue
             if not data:
                 raise ConnectionError("the connection was lost")
@@ -201,3 +207,14 @@ class Line:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _limit_waits(line: socket.socket) -> None:
+    """By the kernel where it can be: Python's own limit costs a system call before each that it limits."""
+    if sys.platform == "win32" or isinstance(line, ssl.SSLSocket):  # which would wait for ever
+        line.settimeout(LATE_S)
+        return
+    line.settimeout(None)
+    limit = struct.pack("ll", int(LATE_S), int(LATE_S % 1 * 1_000_000))
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        line.setsockopt(socket.SOL_SOCKET, option, limit)

@@ -1,16 +1,18 @@
-"""Where the microseconds of a no-op task on a server go: `python -m benchmarks.budget STORE [ROUNDS]`.
+"""Where the microseconds of a no-op task go: `python -m benchmarks.budget STORE [ROUNDS]`.
 
 Three loops drain the same tasks a hundred at a time, in turns: the statements or scripts of the store alone
-(`postgres` or `redis`), its own `exchange`, and a worker. Each has the one before inside, so the differences
-are what each layer costs. Time of the processor is counted, of this process and of the server's processes
-(from /proc: Linux only).
+(`sqlite`, `postgres` or `redis`), its own `exchange`, and a worker. Each has the one before inside, so the
+differences are what each layer costs. Time of the processor is counted, of this process and of the server's
+processes (from /proc: Linux only).
 """
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import statistics
 import sys
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -21,10 +23,12 @@ import asyncpg
 from loguru import logger
 
 from benchmarks.harness.redis import IN_MEMORY
+from benchmarks.run import DISK
 from benchmarks.systems.raw_postgres import DAY_S
 from benchmarks.systems.raw_redis import DAY_US, HEAD, TOKEN, Loaded
+from benchmarks.systems.raw_sqlite import recorded_drain, replay
 from omniq import OmniQ
-from omniq.storage import BaseStorage, PostgresStorage, RedisStorage
+from omniq.storage import BaseStorage, PostgresStorage, RedisStorage, SQLiteStorage
 from omniq.storage.postgres import NO_PLACES
 from omniq.storage.postgres.records import HEAD_COLUMNS
 from omniq.storage.postgres.schema import Statements
@@ -50,10 +54,10 @@ class Spent(NamedTuple):
 
 
 class Scene(ABC):
-    """A full queue on a server, and a watch that is stopped while all connections are still open."""
+    """A full queue, and a watch that is stopped while all connections are still open."""
 
-    def __init__(self, storage: BaseStorage, server: int) -> None:
-        self.storage, self._server = storage, server
+    def __init__(self, storage: BaseStorage) -> None:
+        self.storage = storage
         self.q = OmniQ(self.storage)
         self.body = self.q.task(name="benchmarks.noop")(self._body)
         self._left, self._done = TASKS, asyncio.Event()
@@ -84,12 +88,15 @@ class Scene(ABC):
         async with self.storage:
             for _ in range(TASKS // FILL_CHUNK):
                 await self.storage.enqueue_many(self.body.call("x" * 60).task for _ in range(FILL_CHUNK))
-            self._server_before = self._server_s()
-            self._cpu_before, self._began = time.process_time(), time.perf_counter()
+            self.start_watch()
             await drain(self)
         await self.wipe()
         assert self.spent is not None
         return self.spent
+
+    def start_watch(self) -> None:
+        self._server_before = self._server_s()
+        self._cpu_before, self._began = time.process_time(), time.perf_counter()
 
     def stop_watch(self) -> None:
         elapsed, cpu = time.perf_counter() - self._began, time.process_time() - self._cpu_before
@@ -102,12 +109,45 @@ class Scene(ABC):
         return {one: int(Path(one, "schedstat").read_text().split()[0]) / 1e9 for one in self.processes()}
 
 
+class Folder:
+    """What SQLite has instead of a server."""
+
+    def start(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="omniq-budget-", dir=DISK))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path)
+
+
+class SQLiteScene(Scene):
+    server = Folder
+
+    def __init__(self, folder: Folder) -> None:
+        self._path = folder.path / "omniq.db"
+        super().__init__(SQLiteStorage(self._path, durability="fsync"))
+
+    async def statements(self) -> None:
+        # It is written down on a loop of its own, which this thread has no room for.
+        tape, fresh = await asyncio.to_thread(recorded_drain, self._path.with_name("tape"), TASKS, BATCH)
+        self.start_watch()
+        replay(tape, fresh)
+        self.stop_watch()
+
+    async def wipe(self) -> None:
+        folder = self._path.parent
+        shutil.rmtree(folder)
+        folder.mkdir()
+
+    def processes(self) -> list[str]:
+        return []
+
+
 class PostgresScene(Scene):
     server = staticmethod(lambda: Cluster("shared_buffers=128MB"))
 
     def __init__(self, cluster: Cluster) -> None:
-        super().__init__(PostgresStorage(cluster.dsn), cluster.pid)
-        self._dsn = cluster.dsn
+        super().__init__(PostgresStorage(cluster.dsn))
+        self._dsn, self._server = cluster.dsn, cluster.pid
 
     async def statements(self) -> None:
         conn, sql, held = await asyncpg.connect(self._dsn), Statements("omniq")["exchange"], list[Any]()
@@ -133,8 +173,8 @@ class RedisScene(Scene):
     server = staticmethod(lambda: Private(IN_MEMORY, port=True))
 
     def __init__(self, server: Private) -> None:
-        super().__init__(RedisStorage(server.url, durability="relaxed"), server.pid)
-        self._url = server.url
+        super().__init__(RedisStorage(server.url, durability="relaxed"))
+        self._url, self._server = server.url, server.pid
 
     async def statements(self) -> None:
         scripts, held = await Loaded.at(self._url, "exchange"), list[bytes]()
@@ -154,7 +194,11 @@ class RedisScene(Scene):
         return [str(thread) for thread in Path(f"/proc/{self._server}/task").iterdir()]
 
 
-SCENES: dict[str, type[PostgresScene] | type[RedisScene]] = {"postgres": PostgresScene, "redis": RedisScene}
+SCENES: dict[str, type[SQLiteScene] | type[PostgresScene] | type[RedisScene]] = {
+    "sqlite": SQLiteScene,
+    "postgres": PostgresScene,
+    "redis": RedisScene,
+}
 
 
 async def statements(scene: Scene) -> None:
@@ -165,7 +209,7 @@ async def exchanges(scene: Scene) -> None:
     said: list[Settlement] = []
     for number in range(TASKS // BATCH + 1):
         _, claims = await scene.storage.exchange(said, Claim("store", None, BATCH, 30.0, f"{number:x}"))
-        said = [Settlement.success(Held(task.id, task.epoch), RESULT) for task in claims]
+        said = [Settlement.success(task, RESULT) for task in claims]
     scene.stop_watch()
 
 

@@ -8,6 +8,7 @@ thread, no conversion between values and records. What the store asks SQLite to 
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import sqlite3
 import time
@@ -37,14 +38,8 @@ class RawSQLite(Limit):
     faces = ("blocking", "in-flight", "bulk")
 
     def drain(self, folder: Path, tasks: int, batch: int, limit_s: float, payload_bytes: int) -> Reached:
-        recorded, replayed = folder / "recorded.db", folder / "replayed.db"
-        with Recording(recorded) as recording:
-            recording.transaction("enqueue_many", _tasks(tasks, payload_bytes), "skip")
-        shutil.copy(recorded, replayed)
-        with Recording(recorded) as recording:
-            ended = _drain(recording, batch)
-        assert ended == tasks
-        transactions, seconds, cpu_s = replay(recording.tape, replayed, limit_s)
+        tape, replayed = recorded_drain(folder, tasks, batch, payload_bytes)
+        transactions, seconds, cpu_s = replay(tape, replayed, limit_s)
         return Reached(min(tasks, (transactions - 1) * batch), seconds, cpu_s)  # the first one only claims
 
     def insert(self, folder: Path, tasks: int, batch: int, limit_s: float, payload_bytes: int) -> Reached:
@@ -63,6 +58,21 @@ class RawSQLite(Limit):
 def _tasks(count: int, payload_bytes: int) -> list[StoredTask]:
     call = OmniQ(MemoryStorage()).task(marks.mark).call
     return [call(marks.stamp(payload_bytes)).task for _ in range(count)]
+
+
+def recorded_drain(
+    folder: Path, tasks: int, batch: int, payload_bytes: int = 0
+) -> tuple[list[Transaction], Path]:
+    """What is said to drain so many tasks, and a file that is as it was before."""
+    folder.mkdir(exist_ok=True)
+    recorded, replayed = folder / "recorded.db", folder / "replayed.db"
+    with Recording(recorded) as recording:
+        recording.transaction("enqueue_many", _tasks(tasks, payload_bytes), "skip")
+    shutil.copy(recorded, replayed)
+    with Recording(recorded) as recording:
+        ended = _drain(recording, batch)
+    assert ended == tasks
+    return recording.tape, replayed
 
 
 def _drain(recording: Recording, batch: int) -> int:
@@ -130,7 +140,7 @@ async def _make(path: Path) -> None:
         pass
 
 
-def replay(tape: list[Transaction], path: Path, limit_s: float) -> tuple[int, float, float]:
+def replay(tape: list[Transaction], path: Path, limit_s: float = math.inf) -> tuple[int, float, float]:
     """Say the same to another file; how many transactions, in how many seconds, and seconds of CPU."""
     with closing(sqlite3.connect(path, isolation_level=None)) as conn:
         conn.execute("PRAGMA synchronous = FULL")

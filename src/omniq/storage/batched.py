@@ -11,12 +11,12 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from datetime import datetime
 from itertools import islice
-from operator import attrgetter
 from typing import Any, ClassVar, Final, get_args
 
 from omniq.errors import InvalidOption, NotFound, PayloadTooLarge
 from omniq.logic.lifecycle import HISTORY_LIMIT
-from omniq.storage.base import BaseStorage, Capabilities, Claimed
+from omniq.storage.base import BaseStorage, Capabilities
+from omniq.storage.recent import RecentClaims
 from omniq.storage.tallying import counted, rated
 from omniq.task import (
     Action,
@@ -45,11 +45,7 @@ from omniq.task import (
 MAX_PAYLOAD_BYTES: Final = 1 << 20
 MAX_BATCH: Final = 100_000
 MAX_PAGE: Final = 10_000
-# Claims that the seed's verbs can refer to without an epoch; far more than anybody holds at once.
-MAX_REMEMBERED_CLAIMS: Final = 10_000
 DAY_S: Final = 86400.0
-_ID: Final = attrgetter("id")
-_EPOCH: Final = attrgetter("epoch")
 _COMMON: Final = tuple(TaskFields.__struct_fields__)
 
 __all__ = ["HISTORY_LIMIT", "MAX_BATCH", "MAX_PAYLOAD_BYTES", "BatchedStorage"]
@@ -66,7 +62,7 @@ class BatchedStorage(BaseStorage):
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Lock | None = None
-        self._claims: dict[str, int] = {}
+        self._claims = RecentClaims()
         self._dequeuer = f"dequeue-{new_id()}"
 
     # --- life ------------------------------------------------------------------------------------
@@ -167,19 +163,12 @@ class BatchedStorage(BaseStorage):
         if epoch is not None:
             return Held(task_id, epoch)
         # Epoch 0 is never handed out, so a claim that is not ours is stale by the ordinary rule.
-        return Held(task_id, self._claims.get(task_id, 0))
-
-    def _remember(self, claims: Iterable[Claimed]) -> None:
-        """The newest claim of each task that this object handed out, for verbs that name no epoch."""
-        self._claims.update(zip(map(_ID, claims), map(_EPOCH, claims), strict=True))
-        if len(self._claims) > MAX_REMEMBERED_CLAIMS:
-            for task_id in list(islice(self._claims, len(self._claims) // 2)):
-                del self._claims[task_id]
+        return Held(task_id, self._claims.epoch_of(task_id) or 0)
 
     async def _settle_alone(self, settlement: Settlement) -> Answer:
         [answer] = await self.settle([settlement])
         if answer is not Answer.STALE:
-            self._claims.pop(settlement.task.id, None)
+            self._claims.forget(settlement.task.id)
         return answer
 
     # --- looking ---------------------------------------------------------------------------------

@@ -232,7 +232,7 @@ class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
         answers, claims, next_due = await self._write(lambda rows: _exchange(rows, settlements, claim))
         if claim is not None:
             self._next_due = next_due
-            self._remember(claims)
+            self._claims.note(claims)
         return answers, claims
 
     async def renew(self, worker: str, lease: float, holding: Iterable[Held] = ()) -> Renewal:

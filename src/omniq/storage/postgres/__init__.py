@@ -351,7 +351,7 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             self._newest_look = look
             self._plan_next_look(due_in_s, may_be_before=not from_start and len(rows) < claim.limit)
         claims = await self._readable(rows, claim)
-        self._remember(claims)
+        self._claims.note(claims)
         return answers, list(claims)
 
     def _plan_next_look(self, due_in_s: float | None, *, may_be_before: bool) -> None:

@@ -328,7 +328,7 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
             return told, []
         self._plan_next_look(due_in_us)
         claims = await self._readable(reply[_HEAD:])
-        self._remember(claims)
+        self._claims.note(claims)
         return told, list(claims)
 
     def _plan_next_look(self, due_in_us: int) -> None:

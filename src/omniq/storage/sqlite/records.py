@@ -218,10 +218,12 @@ def _waiting_tasks(rows: list[tuple[Any, ...]], waiting: list[_Waiting]) -> list
     """One behind the other they are mostly calls of one function: a copy with another call is cheaper."""
     tasks: list[StoredTask] = []
     task, path, options = None, None, None
+    at, at_micros = EPOCH, 0
     for row, one in zip(rows, waiting, strict=True):
         own_options = row[_OPTIONS]
         if task is not None and own_options == options and one.func_path == path:
-            at = moment_of(one.enqueued_at)
+            if one.enqueued_at != at_micros:  # those of one call have come at the same moment
+                at, at_micros = moment_of(one.enqueued_at), one.enqueued_at
             task = replace(task, seq=one.seq, id=one.id, payload=one.payload, enqueued_at=at)
         else:
             task, path, options = _waiting_task(one), one.func_path, own_options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from omniq import OmniQ, Task, TaskError
 from omniq.errors import InvalidOption
@@ -19,7 +22,7 @@ from omniq.schedule import Schedule
 from omniq.storage import MemoryStorage
 from omniq.task import Head, Settlement, TaskFilter, WorkerInfo
 from omniq.testing import VirtualClock
-from omniq.web import Dashboard, Settings
+from omniq.web import Dashboard, Settings, redacting
 from omniq.web.application import filter_of, limit_of
 from omniq.web.events import Live
 from omniq.web.guarding import CSRF_HEADER, HEADERS, OPEN_PATHS, is_loopback
@@ -314,12 +317,93 @@ async def test_numbers_that_json_or_a_browser_has_not_are_shown_as_text() -> Non
     await store.close()
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "token=" + "x" * 5_000 + "c4nary",  # a long one has its end hidden too
+        "Authorization: Basic c4nary",
+        "{'Authorization': 'Token c4nary'}",
+        "password='two words of c4nary'",
+        '"passphrase": "it\\"s c4nary"',
+        "password=b'c4nary'",
+        "{\\'password\\': \\'c4nary\\'}",  # the repr of a repr
+        "AWS_SECRET_ACCESS_KEY=c4nary",
+        "private_key => c4nary",
+        "Bearer abc.c4nary",
+        "Set-Cookie: sid=c4nary; path=/",
+        "Cookie: a=b; sid=c4nary",
+        "redis://:" + "p" * 900 + "@c4nary@host/0",
+    ],
+)
+def test_a_text_keeps_its_secrets(said: str) -> None:
+    """S12: whatever form they have that errors and logs usually give them."""
+    assert "c4nary" not in redacting.text(f"before {said}\nafter", 10_000)
+    assert redacting.text(f"before {said}\nafter", 10_000).endswith("\nafter")
+
+
+def test_a_secret_at_the_cut_is_hidden() -> None:
+    """What ends it, and says that it is one, stands behind the cut."""
+    begun = "x" * (redacting.MAX_CHARS - 30) + " redis://ann:c4nary"
+    assert "c4nary" not in redacting.text(begun + "y" * 100 + "@host/0")
+
+
+@pytest.mark.parametrize("said", ["://:" * 9_000, "://a:" * 9_000, "password='" * 4_000, "token=" * 6_000])
+def test_what_is_looked_through_for_secrets_is_looked_through_once(said: str) -> None:
+    """S11."""
+    began = time.process_time()
+    redacting.text(said, redacting.MAX_TRACE_CHARS)
+    assert time.process_time() - began < 0.2
+
+
+async def test_other_cookies_of_this_host_are_in_nobodys_way() -> None:
+    """Ports share their cookies: those of other programs, and of other dashboards."""
+    ours = Dashboard(storage(), Settings(token=TOKEN))
+    theirs = Dashboard(storage(), Settings(token=TOKEN))
+    async with client(ours) as asking, client(theirs, base="http://127.0.0.1:8384") as other:
+        cookies = [
+            (await one.post("/login", json={"token": TOKEN})).headers["set-cookie"].partition(";")[0]
+            for one in (asking, other)
+        ]
+        assert len({one.partition("=")[0] for one in cookies}) == 2, "each keeps its own"
+        for others in ('prefs={"a": 1}', "é=1", "a b=c", "no value", cookies[1], "omniq_session=old"):
+            said = {"cookie": f"{others}; {cookies[0]}".encode()}
+            assert (await asking.get("/api/session", headers=said)).status_code == 200, others
+        assert (await asking.get("/api/session", headers={"cookie": cookies[1]})).status_code == 401
+
+
+async def test_mounted_the_cookie_is_for_its_own_pages() -> None:
+    mounted = Starlette(routes=[Mount("/ops", Dashboard(storage(), Settings(token=TOKEN)))])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(mounted), base_url=OURS) as asking:
+        answer = await asking.post("/ops/login", json={"token": TOKEN})
+        assert "path=/ops;" in answer.headers["set-cookie"].lower()
+        assert (await asking.get("/ops/api/session")).status_code == 200
+
+
+async def test_asking_only_for_the_head_of_the_stream_takes_no_place() -> None:
+    dashboard = Dashboard(storage())
+    async with client(dashboard) as asking:
+        answer = await asyncio.wait_for(asking.head("/api/events"), 5)
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert not dashboard.live._watchers
+
+
+@pytest.mark.parametrize("origin", ["http://[::1", "http://a]b", "//", "\xff"])
+async def test_an_origin_that_is_no_address_is_another_site(origin: str) -> None:
+    dashboard = Dashboard(storage(), Settings(allow_actions=True))
+    said = {"origin": origin.encode("latin-1"), CSRF_HEADER: dashboard.guard.csrf}
+    async with client(dashboard) as asking:
+        assert (await asking.get("/api/overview", headers=said)).status_code == 403
+        answer = await asking.post("/api/queue/pause", json={"queue": "mail"}, headers=said)
+        assert answer.status_code == 403
+
+
 async def test_a_body_of_brackets_and_an_id_of_nothing_are_told() -> None:
     dashboard = Dashboard(storage(), Settings(allow_actions=True))
     headers = {CSRF_HEADER: dashboard.guard.csrf, "content-type": "application/json"}
     async with client(dashboard) as asking:
         for path in ("/login", "/api/task/retry"):
-            assert (await asking.post(path, content=b"[" * 4_000, headers=headers)).status_code == 400
+            for content in (b"[" * 4_000, b'{"id": "\xff"}'):
+                assert (await asking.post(path, content=content, headers=headers)).status_code == 400
         for path in ("/api/task?id=%00", "/api/tasks?after=%00"):
             assert (await asking.get(path)).status_code == 400, path
 

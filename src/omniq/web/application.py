@@ -117,7 +117,7 @@ class Dashboard:
             await asyncio.sleep(0.5)  # so that guessing takes long
             return refused(401, "that is not the token")
         response = JSONResponse({"ok": True})
-        self.guard.sign_in(response, secure=request.url.scheme == "https")
+        self.guard.sign_in(request, response)
         return response
 
     async def _session(self, _: Request) -> Response:
@@ -152,7 +152,9 @@ class Dashboard:
     async def _overview(self, _: Request) -> Response:
         return JSONResponse(await shapes.overview(self._storage))
 
-    async def _events(self, _: Request) -> Response:
+    async def _events(self, request: Request) -> Response:
+        if request.method == "HEAD":  # nothing would ever end a stream that sends nothing
+            return Response(media_type="text/event-stream")
         if self.live.is_full:
             return refused(503, "too many pages are open; close some")
         return Stream(self.live.follow())
@@ -275,7 +277,7 @@ async def _body(request: Request) -> dict[str, Any]:
             raise InvalidOption(f"the body must be at most {MAX_BODY} bytes")
     try:
         said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         said = None
     if not isinstance(said, dict):
         raise InvalidOption("the body must be a JSON object")

@@ -11,11 +11,11 @@ import hmac
 import ipaddress
 import secrets
 from collections.abc import Iterable
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -108,24 +108,34 @@ class Guard:
         said = headers.get("authorization", "")
         if said.startswith("Bearer ") and self.is_token(said.removeprefix("Bearer ")):
             return True
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self._session.encode())
+        return any(
+            hmac.compare_digest(value.encode(), self._session.encode()) for value in sessions_in(headers)
+        )
 
     def is_token(self, said: str) -> bool:
         return self._token is None or hmac.compare_digest(said.encode(), self._token.encode())
 
-    def sign_in(self, response: Response, *, secure: bool) -> None:
-        response.set_cookie(COOKIE, self._session, httponly=True, samesite="strict", secure=secure)
+    def sign_in(self, request: Request, response: Response) -> None:
+        """Ports of one host share their cookies: the name has ours, so that no other dashboard takes its place."""
+        port = request.headers.get("host", "").rpartition(":")[2]
+        response.set_cookie(
+            f"{COOKIE}_{port}" if port.isascii() and port.isdecimal() else COOKIE,
+            self._session,
+            path=request.scope.get("root_path") or "/",
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
 
     def _same_origin(self, headers: Headers) -> bool:
         """A browser says where a request comes from; what is no browser has no cookie to steal."""
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return False
         origin = headers.get("origin")
-        return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+        try:
+            return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+        except ValueError:  # no address at all, such as `http://[`
+            return False
 
 
 def host_of(headers: Headers) -> str:
@@ -134,6 +144,12 @@ def host_of(headers: Headers) -> str:
     if host.startswith("["):
         return host[: host.find("]") + 1]
     return host.split(":")[0]
+
+
+def sessions_in(headers: Headers) -> list[str]:
+    """What cookies of ours hold. Others of this host may look like anything, and must not hide ours."""
+    pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
+    return [value for name, _, value in pairs if name.startswith(COOKIE)]
 
 
 def path_of(scope: Scope) -> str:

@@ -408,6 +408,28 @@ async def test_a_body_of_brackets_and_an_id_of_nothing_are_told() -> None:
             assert (await asking.get(path)).status_code == 400, path
 
 
+async def test_of_thousands_of_runs_the_longest_are_shown_and_all_are_counted() -> None:
+    """S11, and what is looked for at night: one run that began before all others."""
+    store = storage()
+    for worker in ("old", "new"):
+        await store.beat(WorkerInfo(worker, worker, "host", 1, None, 1_500))
+    await store.enqueue(Task("a.b", id="0-stuck"))
+    await store.claim("old", limit=1)
+    for worker, many in (("old", 100), ("new", 1_400)):
+        await store.enqueue_many([Task("a.b") for _ in range(many)])
+        assert len(await store.claim(worker, limit=many)) == many
+    async with client(Dashboard(store)) as asking:
+        overview = (await asking.get("/api/overview")).json()
+        assert overview["longest"][0]["id"] == "0-stuck"
+        assert overview["workers"]["busy"] == 1_501
+        told = (await asking.get("/api/workers")).json()["workers"]
+        assert {one["name"]: one["in_flight"] for one in told} == {"old": 101, "new": 1_400}
+        [old] = [one for one in told if one["name"] == "old"]
+        assert old["slots"][0]["id"] == "0-stuck"
+        assert sum(len(one["slots"]) for one in told) == 1_000
+    await store.close()
+
+
 async def test_of_thousands_of_queues_those_are_shown_that_need_a_look() -> None:
     """S11: and what is counted is counted in all of them."""
     store = storage()

@@ -31,12 +31,12 @@ async def facts_about(storage: BaseStorage, task_id: str) -> Facts:
         storage.clock.now(),
         tuple(await storage.history(task_id)),
         frozenset(await storage.paused()),
-        tuple([await _with_slots(storage, worker) for worker in (await storage.workers())[:MAX_WORKERS]]),
+        tuple([await with_slots(storage, worker) for worker in (await storage.workers())[:MAX_WORKERS]]),
         await storage.ahead(task_id),
     )
 
 
-async def _with_slots(storage: BaseStorage, worker: WorkerInfo) -> WorkerInfo:
+async def with_slots(storage: BaseStorage, worker: WorkerInfo) -> WorkerInfo:
     """What it holds by the store's own account: its latest beat may be seconds old."""
     return replace(worker, in_flight=len(await storage.held(worker.id)))
 

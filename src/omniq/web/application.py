@@ -21,8 +21,8 @@ from omniq.errors import Conflict, DuplicateTask, InvalidOption, NotFound, Omniq
 from omniq.logic.health import Health, judge
 from omniq.logic.why import why
 from omniq.storage.base import BaseStorage
-from omniq.storage.facts import facts_about, vital_signs
-from omniq.task import MAX_NAME_CHARS, TaskFilter, TaskStatus, queue_name
+from omniq.storage.facts import facts_about, vital_signs, with_slots
+from omniq.task import MAX_NAME_CHARS, Task, TaskFilter, TaskStatus, queue_name
 from omniq.web import redacting, shapes
 from omniq.web.events import Live, Stream
 from omniq.web.guarding import Guard, refused
@@ -175,12 +175,18 @@ class Dashboard:
 
     async def _workers(self, _: Request) -> Response:
         now = self._storage.clock.now()
-        running = await self._storage.page(TaskFilter(status=TaskStatus.RUNNING), limit=shapes.MAX_RUNNING)
-        held: dict[str | None, list[Any]] = {}
-        for task in sorted(running.tasks, key=lambda one: one.started_at or now):
+        held: dict[str | None, list[Task]] = {}
+        running = await self._storage.longest_running(shapes.MAX_RUNNING)
+        for task in running:
             held.setdefault(task.owner, []).append(task)
-        workers = (await self._storage.workers())[:MAX_LIMIT]
-        return JSONResponse({"workers": [shapes.worker(one, held.get(one.id, []), now) for one in workers]})
+        told: list[dict[str, Any]] = []
+        for one in (await self._storage.workers())[:MAX_LIMIT]:
+            slots = held.get(one.id, [])
+            # Where these are not all, each is asked for: the store's own account, not the latest beat's.
+            are_all = len(running) < shapes.MAX_RUNNING
+            many = len(slots) if are_all else (await with_slots(self._storage, one)).in_flight
+            told.append(shapes.worker(one, many, slots, now))
+        return JSONResponse({"workers": told})
 
     async def _schedules(self, _: Request) -> Response:
         found = sorted(await self._storage.schedules(), key=lambda one: one.name)

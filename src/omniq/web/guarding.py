@@ -116,7 +116,7 @@ class Guard:
         return self._token is None or hmac.compare_digest(said.encode(), self._token.encode())
 
     def sign_in(self, request: Request, response: Response) -> None:
-        """Ports of one host share their cookies: the name has ours, so that no other dashboard takes its place."""
+        """Ports of one host share their cookies: with ours in its name no other dashboard takes its place."""
         port = request.headers.get("host", "").rpartition(":")[2]
         response.set_cookie(
             f"{COOKIE}_{port}" if port.isascii() and port.isdecimal() else COOKIE,

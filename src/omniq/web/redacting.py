@@ -22,8 +22,8 @@ SECRET_NAME: Final = re.compile(
     r"pass(word|wd|phrase)?$|pwd|secret|token|api.?key|auth|cookie|credential|private|session|signature|dsn",
     re.IGNORECASE,
 )
-# The same inside a text: `password=hunter2`, `token: abc`, `'api_key': 'x y'`, `AWS_SECRET_ACCESS_KEY=x`. What stands
-# in quotes is hidden up to the other one. However long a secret is, no end of it may stay.
+# The same inside a text: `password=hunter2`, `token: abc`, `'api_key': 'x y'`, `AWS_SECRET_ACCESS_KEY=x`.
+# What stands in quotes is hidden up to the other one. However long a secret is, no end of it may stay.
 _QUOTED: Final = r"[bruf]{0,2}(?P<quote>['\"])(?:\\.|(?!(?P=quote))[^\\\r\n]){1,}"
 _SECRET_IN_TEXT: Final = re.compile(
     r"(?i)((?:pass(?:word|wd|phrase)?|pwd|secret|token|api.?key|private.?key|authorization|credentials?"

@@ -58,6 +58,7 @@ class WorkerInfo(Struct, frozen=True):
     started_at: datetime | None = None
     seen_at: datetime | None = None
     loop_stalls: int = 0  # how often its event loop was found blocked
+    blocked_s: float = 0.0  # for how long it has been, at this beat
     pools: tuple[PoolInfo, ...] = ()  # its processes; none before the first body needs one
 
 

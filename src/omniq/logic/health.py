@@ -33,6 +33,7 @@ class Beat(Struct, frozen=True):
     seen_at: datetime | None
     concurrency: int = 1
     in_flight: int = 0
+    blocked_s: float = 0.0  # its event loop has not moved for so long
 
 
 class Health(Struct, frozen=True):
@@ -58,6 +59,8 @@ def judge(
     for worker in workers:
         if worker not in living:
             notes.append(f"worker {worker.id} has not been heard of {_since(worker.seen_at, now)}")
+        elif worker.blocked_s >= late_after_s:
+            notes.append(f"worker {worker.id}: its event loop has not moved for {_span(worker.blocked_s)}")
     for backlog in sorted(backlogs, key=lambda one: one.queue):
         waited_s = waits_s(backlog, now)
         serving = [worker for worker in living if serves(worker, backlog.queue)]
@@ -71,7 +74,7 @@ def judge(
             )
         elif backlog.ended:
             notes.append(f"queue {backlog.queue}: {_span(waited_s)} behind, but it moves")
-        elif all(worker.in_flight >= worker.concurrency for worker in serving):
+        elif all(_has_long_runs(worker, late_after_s) for worker in serving):
             notes.append(f"queue {backlog.queue}: {_span(waited_s)} behind, every slot has a long run in it")
         else:
             problems.append(
@@ -90,6 +93,11 @@ def is_silent(seen_at: datetime | None, now: datetime, silent_after_s: float = S
 
 def serves(worker: Beat, queue: str) -> bool:
     return worker.queues is None or queue in worker.queues
+
+
+def _has_long_runs(worker: Beat, late_after_s: float) -> bool:
+    """In every slot. Where the loop is blocked they are no longer at work, they wait for it."""
+    return worker.in_flight >= worker.concurrency and worker.blocked_s < late_after_s
 
 
 def waits_s(backlog: Backlog, now: datetime) -> float | None:

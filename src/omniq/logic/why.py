@@ -93,6 +93,9 @@ def _held(facts: Facts) -> list[Reason]:
     if task.timeout is not None:
         text += f"; its timeout is {task.timeout:g} s"
     help_it = "" if task.cancel_requested else "cancel it, if it is stuck"
+    if holder is not None and holder.blocked_s:
+        text += f"; the event loop of that worker has not moved for {_span(holder.blocked_s)}"
+        help_it = "the log of that worker says what blocks its loop; end the worker, if it goes on"
     reasons.append(Reason(Because.RUNNING, text, help_it))
     return reasons
 
@@ -158,7 +161,11 @@ def _due(facts: Facts, able: Sequence[WorkerInfo]) -> list[Reason]:
         slots = sum(one.concurrency for one in able)
         where = "the only worker that serves it" if len(able) == 1 else f"{len(able)} workers that serve it"
         text = f"no slot is free: {slots} of {slots} taken, on {where}"
-        reasons.append(Reason(Because.FULL, text, "raise --concurrency, or start another worker"))
+        do = "raise --concurrency, or start another worker"
+        if blocked := [one.id for one in able if one.blocked_s]:
+            text += f"; nothing moves on {blocked[0]}: its event loop is blocked"
+            do = "its log says what blocks the loop; start another worker"
+        reasons.append(Reason(Because.FULL, text, do))
     elif able and all(one.in_flight >= one.concurrency or _lacks_processes(one, task) for one in able):
         most = sum(pool.most for one in able for pool in one.pools if task.queue in pool.queues)
         text = f"all {most} processes of the {len(able)} workers that serve it are taken"

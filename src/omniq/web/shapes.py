@@ -121,6 +121,7 @@ def worker(one: WorkerInfo, in_flight: int, holding: Sequence[Task], now: dateti
         "in_flight": in_flight,  # by the store's own account: a beat may be seconds old
         "functions": None if one.functions is None else list(one.functions)[: redacting.MAX_ITEMS],
         "loop_stalls": one.loop_stalls,
+        "blocked_s": one.blocked_s,
         "started_at": moment(one.started_at),
         "seen_at": moment(one.seen_at),
         "silent": is_silent(one.seen_at, now),

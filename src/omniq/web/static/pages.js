@@ -279,7 +279,7 @@ function slotRow(slot) {
 function workerCard(one, wanted) {
   const shown = one.slots.slice(0, 50), idle = one.concurrency - one.in_flight;
   return h("section", { class: `card worker ${one.silent ? "silent" : ""} ${one.id === wanted ? "wanted" : ""}`, dataset: { worker: one.id } },
-    h("div", { class: "row" }, h("h2", {}, one.name), one.silent ? pill("silent") : pill("alive"), one.loop_stalls ? h("span", { class: "pill failed", title: "its log has the stack of what blocked it" }, `loop blocked ${one.loop_stalls}×`) : null,
+    h("div", { class: "row" }, h("h2", {}, one.name), one.silent ? pill("silent") : one.blocked_s ? pill("blocked") : pill("alive"), one.loop_stalls ? h("span", { class: "pill failed", title: "its log has the stack of what blocked it" }, `loop blocked ${one.loop_stalls}×`) : null,
       h("span", { class: "note" }, `${one.host}, pid ${one.pid}, up ${since(one.started_at)}, heard of ${ago(one.seen_at)}`)),
     h("div", { class: "row" }, meter(one.in_flight, one.concurrency), h("span", { class: "note" }, `${one.in_flight} of ${one.concurrency} slots`),
       h("span", { class: "note" }, "queues: ", h("b", {}, one.queues ? one.queues.join(", ") : "all"))),

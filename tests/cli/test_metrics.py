@@ -7,11 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from omniq.metrics import BOUNDS, Times
+from omniq import AsyncWorkerPool, Task
+from omniq.metrics import BOUNDS, MAX_QUEUES, OTHERS, Times
+from omniq.storage import MemoryStorage
+from omniq.task import replace
 from tests.cli.site import Site, Worker, call, until
 
 ADDRESS = re.compile(r"metrics on (http://127\.0\.0\.1:\d+/metrics)")
@@ -57,6 +62,25 @@ def test_buckets_count_what_took_no_longer_than_they_say() -> None:
     assert once.sum_s == parts.sum_s == sum(taken) + 0.5
 
 
+async def test_queues_without_end_are_counted_together() -> None:
+    pool = AsyncWorkerPool(MemoryStorage(), queues=["first", "second"])
+    meter = pool.measured()
+    task = replace(Task("jobs.a"), enqueued_at=datetime.now(UTC))
+    many = MAX_QUEUES + 50
+    for n in range(many):
+        flight = SimpleNamespace(claim=replace(task, queue=f"q{n}"), began=0.0)
+        meter.ended(flight, None)  # type: ignore[arg-type]
+    families = {one.name: one for one in meter.collect()}
+    lost = {
+        one.labels["queue"]: one.value
+        for one in families["omniq_worker_tasks"].samples
+        if one.labels["status"] == "lost"
+    }
+    assert (lost["q0"], lost[OTHERS], lost["first"]) == (1, 50, 0)
+    assert sum(lost.values()) == many
+    assert len(lost) == MAX_QUEUES + 3
+
+
 async def test_a_worker_counts_and_times_its_runs(site: Site) -> None:
     async with site.store() as store:
         for name in ("a", "b"):
@@ -74,6 +98,9 @@ async def test_a_worker_counts_and_times_its_runs(site: Site) -> None:
             await until(ended, lambda: f"three runs, not {seen}; the log:\n{worker.log}")
             assert seen["omniq_worker_tasks_total", "mail", "success"] == 2
             assert seen["omniq_worker_tasks_total", "mail", "failed"] == 1
+            # What never happened is 0, not missing: else `increase()` does not see its first time.
+            never = [seen["omniq_worker_tasks_total", "mail", one] for one in ("retried", "died", "lost")]
+            assert never == [0, 0, 0]
             assert seen["omniq_worker_run_seconds_count", "mail", ""] == 3
             assert seen["omniq_worker_wait_seconds_count", "mail", ""] == 3
             assert 0 < seen["omniq_worker_run_seconds_sum", "mail", ""] < 60

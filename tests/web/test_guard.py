@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -22,7 +23,7 @@ from omniq.schedule import Schedule
 from omniq.storage import MemoryStorage
 from omniq.task import Head, Settlement, TaskFilter, WorkerInfo
 from omniq.testing import VirtualClock
-from omniq.web import Dashboard, Settings, redacting
+from omniq.web import Dashboard, Settings, metrics, redacting
 from omniq.web.application import filter_of, limit_of
 from omniq.web.events import Live
 from omniq.web.guarding import CSRF_HEADER, HEADERS, OPEN_PATHS, is_loopback
@@ -406,6 +407,55 @@ async def test_a_body_of_brackets_and_an_id_of_nothing_are_told() -> None:
                 assert (await asking.post(path, content=content, headers=headers)).status_code == 400
         for path in ("/api/task?id=%00", "/api/tasks?after=%00"):
             assert (await asking.get(path)).status_code == 400, path
+
+
+async def scraped(store: MemoryStorage) -> dict[tuple[str, ...], float]:
+    """What `/metrics` says, by name and the values of its labels."""
+    async with client(Dashboard(store)) as asking:
+        answer = await asking.get("/metrics")
+    assert answer.status_code == 200
+    return {
+        (one.name, *(one.labels[name] for name in sorted(one.labels))): one.value
+        for family in text_string_to_metric_families(answer.text)
+        for one in family.samples
+    }
+
+
+async def test_a_queue_that_is_well_has_zeros_and_no_gaps() -> None:
+    """What is missing until it happens hides its first time from a rate, and leaves a gap in a curve."""
+    store = storage()
+    await store.enqueue(Task("a.b", queue="mail"))
+    await store.pause("closed")
+    await store.pause("mail")
+    await store.resume("mail")
+    [claimed] = await store.claim("ann")
+    seen = await scraped(store)
+    assert seen["omniq_tasks", "mail", "pending"] == 0
+    assert seen["omniq_oldest_due_seconds", "mail"] == 0
+    assert (seen["omniq_queue_paused", "mail"], seen["omniq_queue_paused", "closed"]) == (0, 1)
+    assert seen["omniq_task_events_total", "failed", "mail"] == 0
+    await store.settle([Settlement.success(claimed, b"")])
+    await store.delete(claimed.id)
+    assert (await scraped(store))["omniq_tasks", "mail", "success"] == 0, "it held some once"
+    await store.close()
+
+
+async def test_of_thousands_of_queues_metrics_name_a_bounded_number() -> None:
+    """A queue for each customer must not be a dozen series for each customer; nothing is left uncounted."""
+    store = storage()
+    many = metrics.MAX_QUEUES + 100
+    await store.enqueue_many([Task("a.b", queue=f"q{n:04}") for n in range(many)])
+    await store.enqueue_many([Task("a.b", queue="zz") for _ in range(3)])
+    await store.pause(f"q{many - 1:04}")
+    seen = await scraped(store)
+    queues = {key[1] for key in seen if key[0] == "omniq_tasks"}
+    assert len(queues) == metrics.MAX_QUEUES + 1
+    assert seen["omniq_tasks", "zz", "pending"] == 3, "those that had most are named"
+    assert sum(n for key, n in seen.items() if key[0] == "omniq_tasks") == many + 3
+    events = [n for key, n in seen.items() if key[:2] == ("omniq_task_events_total", "enqueued")]
+    assert (len(events), sum(events)) == (metrics.MAX_QUEUES + 1, many + 3)
+    assert seen["omniq_queue_paused", metrics.OTHERS] == 1
+    await store.close()
 
 
 async def test_of_thousands_of_runs_the_longest_are_shown_and_all_are_counted() -> None:

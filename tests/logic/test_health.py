@@ -57,6 +57,26 @@ def test_health_is_progress(queue: Backlog, beats: list[Beat], problem: str) -> 
     assert bool(health.problems) is bool(problem)
 
 
+@pytest.mark.parametrize(
+    ("others", "ok"),
+    [
+        ([], False),
+        ([Beat("bob", None, ago(1), functions=("jobs.new",))], True),  # a new version is being rolled out
+        ([Beat("bob", None, ago(1), functions=("jobs.*",))], True),
+        ([Beat("bob", None, ago(1))], True),  # it imports whatever it is asked for
+        ([Beat("bob", ("video",), ago(1), functions=("jobs.new",))], False),
+        ([Beat("bob", None, ago(61), functions=("jobs.new",))], False),  # silent
+    ],
+)
+def test_what_nobody_knows_is_a_problem(others: list[Beat], ok: bool) -> None:
+    """Its tasks are handed out and given back, again and again: none of them is ever due for long."""
+    old = Beat("ann", None, ago(1), functions=("jobs.old",), unserved=(("mail", "jobs.new"),))
+    health = judge([backlog(None)], [old, *others], NOW)
+    assert health.ok is ok
+    said = "queue mail: no living worker knows jobs.new, and its tasks wait"
+    assert health.problems == (() if ok else (said,))
+
+
 def test_a_blocked_loop_is_named() -> None:
     [noted] = judge([], [worker(blocked_s=150)], NOW).notes
     assert noted == "worker ann: its event loop has not moved for 2 min"

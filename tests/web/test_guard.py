@@ -21,7 +21,7 @@ from omniq import OmniQ, Task, TaskError
 from omniq.errors import InvalidOption
 from omniq.schedule import Schedule
 from omniq.storage import MemoryStorage
-from omniq.task import Head, Settlement, TaskFilter, WorkerInfo
+from omniq.task import Head, Settlement, TaskFilter, WorkerInfo, replace
 from omniq.testing import VirtualClock
 from omniq.web import Dashboard, Settings, metrics, redacting
 from omniq.web.application import filter_of, limit_of
@@ -214,6 +214,21 @@ async def test_a_name_that_was_bent_here_is_not_served(host: str) -> None:
                 answer = await asking.request(method, path)
                 assert answer.status_code == 403, path
                 assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_healthz_is_not_well_behind_a_blocked_loop() -> None:
+    """Its slots are full, and nothing in them moves."""
+    store = storage()
+    info = WorkerInfo("ann", "ann", "host", 1, None, 1, 1, blocked_s=90.0)
+    await store.enqueue(Task("a.b", eta=datetime.now(UTC) - timedelta(minutes=5)))
+    async with client(Dashboard(store)) as asking:
+        await store.beat(info)
+        answer = await asking.get("/healthz")
+        assert answer.status_code == 503
+        assert "ann: its event loop has not moved for 90 s" in answer.text
+        await store.beat(replace(info, blocked_s=0.0))
+        assert (await asking.get("/healthz")).status_code == 200
+    await store.close()
 
 
 async def test_healthz_says_no_names_to_strangers() -> None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
 from omniq.logic import lifecycle
-from omniq.logic.health import SILENT_AFTER_S
+from omniq.logic.health import SILENT_AFTER_S, knows
 from omniq.task import Run, RunOutcome, Task, TaskStatus, WorkerInfo
 
 
@@ -111,7 +110,7 @@ def _waiting(facts: Facts) -> list[Reason]:
     if task.queue in facts.paused:
         reasons.append(Reason(Because.PAUSED, f"queue {task.queue} is paused", f"resume queue {task.queue}"))
     serving = [one for one in facts.workers if _lives(one, now) and _serves(one, task.queue)]
-    able = [one for one in serving if _knows(one, task.func_path)]
+    able = [one for one in serving if knows(one.functions, task.func_path)]
     if not serving:
         reasons.append(
             Reason(
@@ -194,11 +193,6 @@ def _serves(worker: WorkerInfo, queue: str) -> bool:
 def _lacks_processes(worker: WorkerInfo, task: Task) -> bool:
     """It claims no more from this queue than it has free processes, and it has none."""
     return any(task.queue in pool.queues and pool.free <= 0 for pool in worker.pools)
-
-
-def _knows(worker: WorkerInfo, func_path: str) -> bool:
-    """It names its functions, and what else it may import as patterns; None is whatever can be imported."""
-    return worker.functions is None or any(fnmatchcase(func_path, name) for name in worker.functions)
 
 
 def _moment(moment: datetime | None) -> str:

@@ -78,5 +78,8 @@ def signs_in(look: Look) -> tuple[list[Backlog], list[Beat], datetime]:
             ended[tally.queue] = ended.get(tally.queue, 0) + done
     queues = sorted({*counted(look.tallies), *look.paused})
     backlogs = [Backlog(name, name in look.paused, oldest.get(name), ended.get(name, 0)) for name in queues]
-    beats = [Beat(w.id, w.queues, w.seen_at, w.concurrency, w.in_flight, w.blocked_s) for w in look.workers]
+    beats = [
+        Beat(w.id, w.queues, w.seen_at, w.concurrency, w.in_flight, w.blocked_s, w.functions, w.unserved)
+        for w in look.workers
+    ]
     return backlogs, beats, look.now

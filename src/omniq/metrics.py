@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import sys
 import threading
 from bisect import bisect_right
 from collections import Counter
@@ -19,8 +20,9 @@ from collections.abc import Generator, Iterable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from loguru import logger
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -186,10 +188,9 @@ class Meter(Collector):
             def exposition(self) -> bytes:
                 return generate_latest(registry)
 
-        server = ThreadingHTTPServer(listening.getsockname()[:2], Handler, bind_and_activate=False)
+        server = _Server(listening.getsockname()[:2], Handler, bind_and_activate=False)
         server.socket.close()  # the one that it made for itself
         server.socket = listening
-        server.daemon_threads = True
         thread = threading.Thread(
             target=server.serve_forever, args=(POLL_S,), name="omniq-metrics", daemon=True
         )
@@ -200,6 +201,16 @@ class Meter(Collector):
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever asked may go away before the answer, as Prometheus does after its timeout."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError):
+            logger.opt(exception=error).error("could not answer a question for metrics")
 
 
 class _Handler(BaseHTTPRequestHandler):

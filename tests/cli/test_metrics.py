@@ -5,12 +5,15 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from omniq import AsyncWorkerPool, Task
@@ -79,6 +82,30 @@ async def test_queues_without_end_are_counted_together() -> None:
     assert (lost["q0"], lost[OTHERS], lost["first"]) == (1, 50, 0)
     assert sum(lost.values()) == many
     assert len(lost) == MAX_QUEUES + 3
+
+
+async def test_who_goes_away_before_the_answer_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+    """Prometheus does, after its timeout; a stack trace for each is what people see at night."""
+    pool = AsyncWorkerPool(MemoryStorage(), queues=[f"queue-{n}" for n in range(200)])
+    meter, listening = pool.measured(), socket.create_server(("127.0.0.1", 0))
+    address = listening.getsockname()
+
+    def hang_up() -> None:
+        for _ in range(5):
+            with socket.create_connection(address) as asking:
+                asking.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+                asking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with socket.create_connection(address) as asking:
+            asking.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            while asking.recv(65_536):
+                pass
+
+    async with pool:
+        with meter.served(listening):
+            await asyncio.to_thread(hang_up)
+            while any("process_request_thread" in one.name for one in threading.enumerate()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 async def test_a_worker_counts_and_times_its_runs(site: Site) -> None:

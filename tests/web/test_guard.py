@@ -93,6 +93,30 @@ async def test_with_the_token_every_look_is_answered() -> None:
     await store.close()
 
 
+@pytest.mark.parametrize("token", ["", "fifteen letters"])
+def test_a_token_that_can_be_guessed_is_refused(token: str) -> None:
+    """Also where it is mounted: an empty variable must not open the door to an empty token."""
+    with pytest.raises(InvalidOption, match="at least 16"):
+        OmniQ(storage()).asgi_app(token=token)
+
+
+@pytest.mark.parametrize(
+    ("host", "asked"),
+    [
+        ("fd00::12", "[fd00::12]"),
+        ("FD00:0:0::12", "[fd00::12]"),
+        ("[fd00::12]", "[fd00::12]"),
+        ("Ops", "ops"),
+    ],
+)
+async def test_a_name_is_known_as_browsers_write_it(host: str, asked: str) -> None:
+    dashboard = Dashboard(storage(), Settings(hosts=(host,)))
+    async with client(dashboard, host=f"{asked}:8383") as asking:
+        assert (await asking.get("/api/session")).status_code == 200
+        told = await asking.get("/api/session", headers={"host": "elsewhere"})
+        assert "--allow-host" in told.json()["error"]
+
+
 async def test_signing_in_gives_a_cookie_that_no_script_can_read() -> None:
     dashboard = Dashboard(storage(), Settings(token=TOKEN))
     async with client(dashboard) as asking:

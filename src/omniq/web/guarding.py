@@ -19,9 +19,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from omniq.errors import InvalidOption
+
 COOKIE: Final = "omniq_session"
 CSRF_HEADER: Final = "x-omniq-csrf"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+MIN_TOKEN: Final = 16
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 # What anybody may ask: how to get in, and whether work gets done (a yes or no, without names).
 OPEN_PATHS: Final = frozenset({"/login", "/healthz", "/static/style.css", "/static/login.js"})
@@ -47,13 +50,22 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def check_token(token: str | None) -> None:
+    """What can be guessed is refused; an empty one would let everybody in."""
+    if token is not None and len(token) < MIN_TOKEN:
+        raise InvalidOption(
+            f"a token has at least {MIN_TOKEN} characters; try `openssl rand -hex {MIN_TOKEN}`"
+        )
+
+
 class Guard:
     """Around the whole application."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, hosts: Iterable[str], allow_actions: bool) -> None:
         self._app = app
         self._token = token
-        self._hosts = frozenset({*LOOPBACK, *(host.lower() for host in hosts)})
+        check_token(token)
+        self._hosts = frozenset({*LOOPBACK, *map(named, hosts)})
         self._allow_actions = allow_actions
         self.csrf = secrets.token_urlsafe(24)
         key = secrets.token_bytes(32)
@@ -81,7 +93,8 @@ class Guard:
             return None  # asked by whatever address a machine has
         if not self.serves(headers):
             return refused(
-                403, "this host name is not served here; start the dashboard with --host, or hosts="
+                403,
+                "this host name is not served here; name it: --allow-host NAME, or asgi_app(hosts=[NAME])",
             )
         if path not in OPEN_PATHS and not self.knows(headers):
             if method in SAFE_METHODS and not path.startswith("/api/") and path != "/metrics":
@@ -136,6 +149,15 @@ class Guard:
             return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
         except ValueError:  # no address at all, such as `http://[`
             return False
+
+
+def named(host: str) -> str:
+    """A name as `Host` has it: an address of IPv6 stands in brackets there, in its short form."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host.lower()
+    return f"[{address}]" if address.version == 6 else str(address)
 
 
 def host_of(headers: Headers) -> str:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -23,7 +24,7 @@ from omniq.schedule import Schedule
 from omniq.storage import MemoryStorage
 from omniq.task import Head, Settlement, TaskFilter, WorkerInfo, replace
 from omniq.testing import VirtualClock
-from omniq.web import Dashboard, Settings, metrics, redacting
+from omniq.web import Dashboard, Settings, events, metrics, redacting
 from omniq.web.application import filter_of, limit_of
 from omniq.web.events import Live
 from omniq.web.guarding import CSRF_HEADER, HEADERS, OPEN_PATHS, is_loopback
@@ -559,6 +560,41 @@ class Broken(MemoryStorage):
 
     async def heads(self) -> list[Head]:
         raise ZeroDivisionError
+
+
+class Hanging(MemoryStorage):
+    """It takes what it is asked, and never says a word."""
+
+    async def _hang(self, *_: object) -> Any:
+        await asyncio.Event().wait()
+
+    get_task = page = tallies = longest_running = schedules = _hang
+
+    def clone(self) -> MemoryStorage:
+        return self
+
+
+async def test_a_store_that_hangs_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe, and a page, must not wait as long as it does. Every route, so that none can be forgotten."""
+    monkeypatch.setattr(events, "ANSWER_WITHIN_S", 0.05)
+    said = "the store has not answered for 0.0"
+    dashboard = Dashboard(Hanging(), Settings(allow_actions=True))
+    asked = 0
+    async with client(dashboard, **{CSRF_HEADER: dashboard.guard.csrf}) as asking:
+        for method, path in routes(dashboard):
+            if path not in {"/api/events", "/login"} and method == "GET":
+                answer = await asyncio.wait_for(asking.get(path, params={"id": "t1"}), 5)
+                if answer.status_code != 200:
+                    assert (answer.status_code, said in answer.text) == (503, True), path
+                    assert path != "/healthz" or answer.json()["ok"] is False
+                    asked += 1
+    assert asked == 7
+    watching = dashboard.live.follow()
+    frames = [await anext(watching), await anext(watching)]
+    assert b"event: trouble" in frames[1]
+    assert said.encode() in frames[1]
+    await watching.aclose()  # type: ignore[attr-defined]
+    await dashboard.close()
 
 
 async def test_whoever_watches_is_told_whatever_went_wrong() -> None:

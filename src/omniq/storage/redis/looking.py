@@ -29,8 +29,8 @@ from omniq.task import (
 )
 
 STRETCH: Final = 1000
-# Of what runs so many are looked at: one call must not stop the server for all of them.
-MOST_RUNNING: Final = 5_000
+# Of what runs, or has one of the ends, so many are looked at: no call may stop the server for all of them.
+FEW: Final = 5_000
 MAX_FAULTS: Final = 1000
 # Keys that are looked at from one end to the other; those of queues, workers and histories are found by SCAN.
 _KEYS: Final = (b"state", b"body", b"order", b"running", b"ended", b"expiring", b"unique", b"broken")
@@ -62,8 +62,8 @@ class RedisLooking(BatchedStorage):
             if state is None:
                 raise unknown(after)
             below = records.seq_of(state)
-        if wanted.status is TaskStatus.RUNNING:  # they may all be behind a backlog, where no look gets to
-            are_all, *parts = await self._ask("running", MOST_RUNNING, limit, below)
+        if wanted.status not in (None, TaskStatus.PENDING):  # a backlog hides them from a look at the newest
+            are_all, *parts = await self._ask("few", records.NUMBERS[wanted.status], FEW, limit, below)
             if are_all:
                 full = len(parts) == 3 * limit
                 return Page(self._tasks_in(parts, wanted), parts[-3].decode() if full else None)
@@ -72,7 +72,7 @@ class RedisLooking(BatchedStorage):
 
     async def longest_running(self, limit: int = 100) -> list[Task]:
         check_page(limit)
-        _, *parts = await self._ask("running", MOST_RUNNING, limit, "")
+        _, *parts = await self._ask("few", records.NUMBERS[TaskStatus.RUNNING], FEW, limit, "")
         return self._tasks_in(parts, TaskFilter())
 
     def _tasks_in(self, parts: list[bytes], wanted: TaskFilter) -> list[Task]:

@@ -271,6 +271,20 @@ class Looking(FullCase):
         assert [task.id for task in page.tasks] == [first.id]
         assert [task.id for task in await self.store.longest_running(10)] == [first.id]
 
+    @pytest.mark.parametrize("status", FINAL)
+    async def test_what_ended_is_found_behind_a_backlog(self, status: TaskStatus) -> None:
+        """Failures of the night, by the morning; a look for them reaches behind all that came since."""
+        ended = [await self.end(status) for _ in range(3)]
+        for other in FINAL:
+            if other is not status:
+                await self.end(other)
+        await self.store.enqueue_many([Task(JOB) for _ in range(2_500)])
+        page = await self.store.page(TaskFilter(status=status), limit=2)
+        assert [task.id for task in page.tasks] == ended[:0:-1]
+        rest = await self.store.page(TaskFilter(status=status), page.after, limit=2)
+        assert [task.id for task in rest.tasks] == ended[:1]
+        assert rest.after is None
+
     async def test_timings_are_of_the_latest_that_succeeded(self) -> None:
         for ticks in (1, 2):
             await self.put(queue="mail")

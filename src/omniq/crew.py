@@ -66,6 +66,9 @@ if TYPE_CHECKING:
 
 # Every slot held by a thread that outlived its timeout, for this long: the pool is stuck.
 STUCK_AFTER_S: Final = 5.0
+# What is unknown here is told for so long, at most so many names: it comes back after a minute at the latest.
+UNSERVED_FOR_S: Final = 150.0
+MAX_UNSERVED: Final = 20
 
 
 # Lines that nobody reads still have to be made: two for each task, a twentieth of what it costs. Loguru knows
@@ -106,6 +109,7 @@ class Crew:
         self._serializer = serializer
         self._policy = policy
         self._clock = clock
+        self._unserved: dict[tuple[str, str], float] = {}
         self._max_payload = max_payload
         self._isolates = isolates
         self._hooks = hooks  # the application's own list: one that is registered later counts too
@@ -272,6 +276,7 @@ class Crew:
             flight.end(failure(exc, "undecodable", final=True))
         except UnknownTask as exc:
             logger.warning("unserved: {task}: {why}", task=one_line(task.id), why=str(exc))
+            self._note_unserved(task.queue, task.func_path)
             flight.end(Snoozed(unserved_delay_s(task.epoch)))
         except Unresolvable as exc:
             flight.end(Failed(describe(exc, "unresolvable")))
@@ -472,6 +477,17 @@ class Crew:
         return self._loop.is_closed()
 
     # --- from any thread -------------------------------------------------------------------------
+
+    def _note_unserved(self, queue: str, func_path: str) -> None:
+        self._unserved.pop((queue, func_path), None)  # the latest are the last
+        self._unserved[queue, func_path] = self._clock.monotonic()
+        if len(self._unserved) > MAX_UNSERVED:
+            del self._unserved[next(iter(self._unserved))]
+
+    def unserved(self) -> tuple[tuple[str, str], ...]:
+        """Queue and function of what came lately and is not known here. Also asked from another thread."""
+        since = self._clock.monotonic() - UNSERVED_FOR_S
+        return tuple(sorted(what for what, at in self._unserved.copy().items() if at >= since))
 
     def pools(self, scarce: Iterable[str] = ()) -> tuple[PoolInfo, ...]:
         """The processes for bodies, as they are now; `scarce` queues are those whose tasks need them."""

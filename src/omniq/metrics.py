@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import sys
 import threading
 from bisect import bisect_right
 from collections import Counter
@@ -19,8 +20,9 @@ from collections.abc import Generator, Iterable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from loguru import logger
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -51,6 +53,11 @@ STATUSES: Final = {
     Action.LOSE: "died",
 }
 LOST: Final = "lost"  # the lease was over before the run was
+# A series that is missing until something fails hides the first failure from `increase()`.
+ALL_STATUSES: Final = tuple(dict.fromkeys((*STATUSES.values(), LOST)))
+# Each queue is some forty series. Where queues are named after customers, later ones are counted together.
+MAX_QUEUES: Final = 500
+OTHERS: Final = "(others)"  # no queue can have this name
 
 
 class Times:
@@ -127,9 +134,7 @@ class Meter(Collector):
     def ended(self, flight: Flight, settlement: Settlement | None) -> None:
         """`None`: nobody asks us any more what becomes of the task."""
         task = flight.claim
-        found = self._queues.get(task.queue)
-        if found is None:
-            found = self._queues[task.queue] = _Queue()
+        found = self._queues.get(task.queue) or self._queue(task.queue)
         found.actions.append(None if settlement is None else settlement.action)
         found.run_s.append(self._monotonic() - flight.began)
         # The wait is from when it was due to when it was claimed, by the store's own clock.
@@ -142,10 +147,17 @@ class Meter(Collector):
             with self._adding:
                 found.add_up()
 
+    def _queue(self, name: str) -> _Queue:
+        if len(self._queues) >= MAX_QUEUES:
+            name = OTHERS
+        return self._queues.setdefault(name, _Queue())
+
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterator[Metric]:
+        for name in (self._pool.queues or ())[:MAX_QUEUES]:  # also those where nothing has ended yet
+            self._queues.setdefault(name, _Queue())
         queues = sorted(self._queues.items())
         tasks = CounterMetricFamily(
             "omniq_worker_tasks", "Runs that ended, by what became of the task.", labels=["queue", "status"]
@@ -161,8 +173,8 @@ class Meter(Collector):
         for queue, found in queues:
             with self._adding:  # for each anew: the loop is not to wait for all of them
                 found.add_up()
-                for status, many in found.statuses.items():
-                    tasks.add_metric([queue, status], many)
+                for status in ALL_STATUSES:
+                    tasks.add_metric([queue, status], found.statuses.get(status, 0))
                 runs.add_metric([queue], found.runs.buckets(), found.runs.sum_s)
                 waits.add_metric([queue], found.waits.buckets(), found.waits.sum_s)
         yield from (tasks, runs, waits)
@@ -176,10 +188,9 @@ class Meter(Collector):
             def exposition(self) -> bytes:
                 return generate_latest(registry)
 
-        server = ThreadingHTTPServer(listening.getsockname()[:2], Handler, bind_and_activate=False)
+        server = _Server(listening.getsockname()[:2], Handler, bind_and_activate=False)
         server.socket.close()  # the one that it made for itself
         server.socket = listening
-        server.daemon_threads = True
         thread = threading.Thread(
             target=server.serve_forever, args=(POLL_S,), name="omniq-metrics", daemon=True
         )
@@ -190,6 +201,16 @@ class Meter(Collector):
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever asked may go away before the answer, as Prometheus does after its timeout."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError):
+            logger.opt(exception=error).error("could not answer a question for metrics")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -260,11 +281,12 @@ class _Present(Collector):
         oldest = GaugeMetricFamily(
             "omniq_worker_oldest_due_seconds", "Wait of the oldest due task.", labels=["queue"]
         )
-        now, waits = pool.storage.clock.now(), dict[str, float]()
-        for head in await pool.storage.heads():
+        now, waits = pool.storage.clock.now(), dict.fromkeys((pool.queues or ())[:MAX_QUEUES], 0.0)
+        for head in sorted(await pool.storage.heads(), key=lambda one: one.due_at):
             if pool.queues is None or head.queue in pool.queues:
+                queue = head.queue if head.queue in waits or len(waits) < MAX_QUEUES else OTHERS
                 wait_s = max(0.0, (now - head.due_at).total_seconds())
-                waits[head.queue] = max(waits.get(head.queue, 0.0), wait_s)
+                waits[queue] = max(waits.get(queue, 0.0), wait_s)
         for queue, wait_s in waits.items():
             oldest.add_metric([queue], wait_s)
         return [size, oldest]

@@ -58,6 +58,10 @@ class WorkerInfo(Struct, frozen=True):
     started_at: datetime | None = None
     seen_at: datetime | None = None
     loop_stalls: int = 0  # how often its event loop was found blocked
+    blocked_s: float = 0.0  # for how long it has been, at this beat
+    unserved: tuple[
+        tuple[str, str], ...
+    ] = ()  # queue and function of what it gave back lately, unknown to it
     pools: tuple[PoolInfo, ...] = ()  # its processes; none before the first body needs one
 
 

@@ -45,6 +45,12 @@ class StallWatch:
                 stack=stack_of(self._thread),
             )
 
+    @property
+    def blocked_s(self) -> float:
+        """For how long it has not moved, if it was found blocked and has not moved since."""
+        asked_at = self._asked_at
+        return 0.0 if asked_at is None or not self._told else time.monotonic() - asked_at
+
     def _answer(self) -> None:
         """On the loop: it moves."""
         asked_at, self._asked_at = self._asked_at, None

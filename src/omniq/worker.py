@@ -392,6 +392,8 @@ class AsyncWorkerPool:
             functions=self._resolver.names,
             started_at=self._started_at,
             loop_stalls=self.loop_stalls,
+            blocked_s=0.0 if self._stalls is None else self._stalls.blocked_s,
+            unserved=self._crew.unserved(),
             pools=self._crew.pools(tuple(self._scarce.names)),
         )
 

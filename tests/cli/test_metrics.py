@@ -5,13 +5,21 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from omniq.metrics import BOUNDS, Times
+from omniq import AsyncWorkerPool, Task
+from omniq.metrics import BOUNDS, MAX_QUEUES, OTHERS, Times
+from omniq.storage import MemoryStorage
+from omniq.task import replace
 from tests.cli.site import Site, Worker, call, until
 
 ADDRESS = re.compile(r"metrics on (http://127\.0\.0\.1:\d+/metrics)")
@@ -57,6 +65,49 @@ def test_buckets_count_what_took_no_longer_than_they_say() -> None:
     assert once.sum_s == parts.sum_s == sum(taken) + 0.5
 
 
+async def test_queues_without_end_are_counted_together() -> None:
+    pool = AsyncWorkerPool(MemoryStorage(), queues=["first", "second"])
+    meter = pool.measured()
+    task = replace(Task("jobs.a"), enqueued_at=datetime.now(UTC))
+    many = MAX_QUEUES + 50
+    for n in range(many):
+        flight = SimpleNamespace(claim=replace(task, queue=f"q{n}"), began=0.0)
+        meter.ended(flight, None)  # type: ignore[arg-type]
+    families = {one.name: one for one in meter.collect()}
+    lost = {
+        one.labels["queue"]: one.value
+        for one in families["omniq_worker_tasks"].samples
+        if one.labels["status"] == "lost"
+    }
+    assert (lost["q0"], lost[OTHERS], lost["first"]) == (1, 50, 0)
+    assert sum(lost.values()) == many
+    assert len(lost) == MAX_QUEUES + 3
+
+
+async def test_who_goes_away_before_the_answer_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+    """Prometheus does, after its timeout; a stack trace for each is what people see at night."""
+    pool = AsyncWorkerPool(MemoryStorage(), queues=[f"queue-{n}" for n in range(200)])
+    meter, listening = pool.measured(), socket.create_server(("127.0.0.1", 0))
+    address = listening.getsockname()
+
+    def hang_up() -> None:
+        for _ in range(5):
+            with socket.create_connection(address) as asking:
+                asking.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+                asking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with socket.create_connection(address) as asking:
+            asking.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            while asking.recv(65_536):
+                pass
+
+    async with pool:
+        with meter.served(listening):
+            await asyncio.to_thread(hang_up)
+            while any("process_request_thread" in one.name for one in threading.enumerate()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert "Traceback" not in capfd.readouterr().err
+
+
 async def test_a_worker_counts_and_times_its_runs(site: Site) -> None:
     async with site.store() as store:
         for name in ("a", "b"):
@@ -74,6 +125,9 @@ async def test_a_worker_counts_and_times_its_runs(site: Site) -> None:
             await until(ended, lambda: f"three runs, not {seen}; the log:\n{worker.log}")
             assert seen["omniq_worker_tasks_total", "mail", "success"] == 2
             assert seen["omniq_worker_tasks_total", "mail", "failed"] == 1
+            # What never happened is 0, not missing: else `increase()` does not see its first time.
+            never = [seen["omniq_worker_tasks_total", "mail", one] for one in ("retried", "died", "lost")]
+            assert never == [0, 0, 0]
             assert seen["omniq_worker_run_seconds_count", "mail", ""] == 3
             assert seen["omniq_worker_wait_seconds_count", "mail", ""] == 3
             assert 0 < seen["omniq_worker_run_seconds_sum", "mail", ""] < 60

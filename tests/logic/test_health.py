@@ -13,8 +13,13 @@ def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
-def worker(seen_s: float | None = 1, queues: tuple[str, ...] | None = None, in_flight: int = 0) -> Beat:
-    return Beat("ann", queues, None if seen_s is None else ago(seen_s), 1, in_flight)
+def worker(
+    seen_s: float | None = 1,
+    queues: tuple[str, ...] | None = None,
+    in_flight: int = 0,
+    blocked_s: float = 0.0,
+) -> Beat:
+    return Beat("ann", queues, None if seen_s is None else ago(seen_s), 1, in_flight, blocked_s)
 
 
 def backlog(waited_s: float | None, ended: int = 0, paused: bool = False) -> Backlog:
@@ -28,6 +33,10 @@ def backlog(waited_s: float | None, ended: int = 0, paused: bool = False) -> Bac
         (backlog(-30), [], ""),  # due later
         (backlog(5), [worker()], ""),
         (backlog(61, ended=1), [worker()], ""),  # behind, but it moves
+        (backlog(61), [worker(in_flight=1, blocked_s=60)], "nothing ends"),  # full of what waits for its loop
+        (backlog(61), [worker(in_flight=1, blocked_s=59)], ""),
+        (backlog(61), [worker(in_flight=1), worker(in_flight=1, blocked_s=60)], "nothing ends"),
+        (backlog(5), [worker(blocked_s=60)], ""),
         (backlog(61), [worker()], "nothing ends"),
         (backlog(61, paused=True), [worker()], ""),
         (backlog(61, paused=True), [], ""),
@@ -46,6 +55,31 @@ def test_health_is_progress(queue: Backlog, beats: list[Beat], problem: str) -> 
     assert health.ok is (not problem)
     assert all(problem in line for line in health.problems)
     assert bool(health.problems) is bool(problem)
+
+
+@pytest.mark.parametrize(
+    ("others", "ok"),
+    [
+        ([], False),
+        ([Beat("bob", None, ago(1), functions=("jobs.new",))], True),  # a new version is being rolled out
+        ([Beat("bob", None, ago(1), functions=("jobs.*",))], True),
+        ([Beat("bob", None, ago(1))], True),  # it imports whatever it is asked for
+        ([Beat("bob", ("video",), ago(1), functions=("jobs.new",))], False),
+        ([Beat("bob", None, ago(61), functions=("jobs.new",))], False),  # silent
+    ],
+)
+def test_what_nobody_knows_is_a_problem(others: list[Beat], ok: bool) -> None:
+    """Its tasks are handed out and given back, again and again: none of them is ever due for long."""
+    old = Beat("ann", None, ago(1), functions=("jobs.old",), unserved=(("mail", "jobs.new"),))
+    health = judge([backlog(None)], [old, *others], NOW)
+    assert health.ok is ok
+    said = "queue mail: no living worker knows jobs.new, and its tasks wait"
+    assert health.problems == (() if ok else (said,))
+
+
+def test_a_blocked_loop_is_named() -> None:
+    [noted] = judge([], [worker(blocked_s=150)], NOW).notes
+    assert noted == "worker ann: its event loop has not moved for 2 min"
 
 
 def test_what_is_odd_but_well_is_noted() -> None:

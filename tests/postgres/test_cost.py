@@ -256,6 +256,7 @@ async def test_looking_reads_no_table_and_few_entries(postgres_dsn: str, schema:
         lambda store: store.rates(datetime.now(UTC)),
         lambda store: store.heads(),
         lambda store: store.timings(50),
+        lambda store: store.longest_running(50),
         lambda store: store.ahead("last", 50),
         lambda store: store.page(limit=50),
         lambda store: store.page(TaskFilter(status=TaskStatus.RUNNING)),

@@ -204,6 +204,7 @@ LOOKS: dict[str, Callable[[SQLiteStorage], Awaitable[object]]] = {
     "rates": lambda storage: storage.rates(START),
     "heads": lambda storage: storage.heads(),
     "timings": lambda storage: storage.timings(50),
+    "longest running": lambda storage: storage.longest_running(50),
     "ahead": lambda storage: storage.ahead("mine", 50),
     "newest": lambda storage: storage.page(limit=50),
     "running": lambda storage: storage.page(TaskFilter(status=TaskStatus.RUNNING)),

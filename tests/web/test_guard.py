@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -9,17 +10,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from omniq import OmniQ, Task, TaskError
 from omniq.errors import InvalidOption
 from omniq.schedule import Schedule
 from omniq.storage import MemoryStorage
-from omniq.task import Head, Settlement, TaskFilter, WorkerInfo
+from omniq.task import Head, Settlement, TaskFilter, WorkerInfo, replace
 from omniq.testing import VirtualClock
-from omniq.web import Dashboard, Settings
+from omniq.web import Dashboard, Settings, events, metrics, redacting
 from omniq.web.application import filter_of, limit_of
 from omniq.web.events import Live
 from omniq.web.guarding import CSRF_HEADER, HEADERS, OPEN_PATHS, is_loopback
@@ -87,6 +92,30 @@ async def test_with_the_token_every_look_is_answered() -> None:
                 assert answer.status_code == 200, (path, answer.text)
                 assert {name: answer.headers[name] for name in HEADERS} == HEADERS
     await store.close()
+
+
+@pytest.mark.parametrize("token", ["", "fifteen letters"])
+def test_a_token_that_can_be_guessed_is_refused(token: str) -> None:
+    """Also where it is mounted: an empty variable must not open the door to an empty token."""
+    with pytest.raises(InvalidOption, match="at least 16"):
+        OmniQ(storage()).asgi_app(token=token)
+
+
+@pytest.mark.parametrize(
+    ("host", "asked"),
+    [
+        ("fd00::12", "[fd00::12]"),
+        ("FD00:0:0::12", "[fd00::12]"),
+        ("[fd00::12]", "[fd00::12]"),
+        ("Ops", "ops"),
+    ],
+)
+async def test_a_name_is_known_as_browsers_write_it(host: str, asked: str) -> None:
+    dashboard = Dashboard(storage(), Settings(hosts=(host,)))
+    async with client(dashboard, host=f"{asked}:8383") as asking:
+        assert (await asking.get("/api/session")).status_code == 200
+        told = await asking.get("/api/session", headers={"host": "elsewhere"})
+        assert "--allow-host" in told.json()["error"]
 
 
 async def test_signing_in_gives_a_cookie_that_no_script_can_read() -> None:
@@ -212,6 +241,21 @@ async def test_a_name_that_was_bent_here_is_not_served(host: str) -> None:
                 assert "access-control-allow-origin" not in answer.headers
 
 
+async def test_healthz_is_not_well_behind_a_blocked_loop() -> None:
+    """Its slots are full, and nothing in them moves."""
+    store = storage()
+    info = WorkerInfo("ann", "ann", "host", 1, None, 1, 1, blocked_s=90.0)
+    await store.enqueue(Task("a.b", eta=datetime.now(UTC) - timedelta(minutes=5)))
+    async with client(Dashboard(store)) as asking:
+        await store.beat(info)
+        answer = await asking.get("/healthz")
+        assert answer.status_code == 503
+        assert "ann: its event loop has not moved for 90 s" in answer.text
+        await store.beat(replace(info, blocked_s=0.0))
+        assert (await asking.get("/healthz")).status_code == 200
+    await store.close()
+
+
 async def test_healthz_says_no_names_to_strangers() -> None:
     store = storage()
     overdue = datetime.now(UTC) - timedelta(minutes=5)
@@ -314,14 +358,166 @@ async def test_numbers_that_json_or_a_browser_has_not_are_shown_as_text() -> Non
     await store.close()
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "token=" + "x" * 5_000 + "c4nary",  # a long one has its end hidden too
+        "Authorization: Basic c4nary",
+        "{'Authorization': 'Token c4nary'}",
+        "password='two words of c4nary'",
+        '"passphrase": "it\\"s c4nary"',
+        "password=b'c4nary'",
+        "{\\'password\\': \\'c4nary\\'}",  # the repr of a repr
+        "AWS_SECRET_ACCESS_KEY=c4nary",
+        "private_key => c4nary",
+        "Bearer abc.c4nary",
+        "Set-Cookie: sid=c4nary; path=/",
+        "Cookie: a=b; sid=c4nary",
+        "redis://:" + "p" * 900 + "@c4nary@host/0",
+    ],
+)
+def test_a_text_keeps_its_secrets(said: str) -> None:
+    """S12: whatever form they have that errors and logs usually give them."""
+    assert "c4nary" not in redacting.text(f"before {said}\nafter", 10_000)
+    assert redacting.text(f"before {said}\nafter", 10_000).endswith("\nafter")
+
+
+def test_a_secret_at_the_cut_is_hidden() -> None:
+    """What ends it, and says that it is one, stands behind the cut."""
+    begun = "x" * (redacting.MAX_CHARS - 30) + " redis://ann:c4nary"
+    assert "c4nary" not in redacting.text(begun + "y" * 100 + "@host/0")
+
+
+@pytest.mark.parametrize("said", ["://:" * 9_000, "://a:" * 9_000, "password='" * 4_000, "token=" * 6_000])
+def test_what_is_looked_through_for_secrets_is_looked_through_once(said: str) -> None:
+    """S11."""
+    began = time.process_time()
+    redacting.text(said, redacting.MAX_TRACE_CHARS)
+    assert time.process_time() - began < 0.2
+
+
+async def test_other_cookies_of_this_host_are_in_nobodys_way() -> None:
+    """Ports share their cookies: those of other programs, and of other dashboards."""
+    ours = Dashboard(storage(), Settings(token=TOKEN))
+    theirs = Dashboard(storage(), Settings(token=TOKEN))
+    async with client(ours) as asking, client(theirs, base="http://127.0.0.1:8384") as other:
+        cookies = [
+            (await one.post("/login", json={"token": TOKEN})).headers["set-cookie"].partition(";")[0]
+            for one in (asking, other)
+        ]
+        assert len({one.partition("=")[0] for one in cookies}) == 2, "each keeps its own"
+        for others in ('prefs={"a": 1}', "é=1", "a b=c", "no value", cookies[1], "omniq_session=old"):
+            said = {"cookie": f"{others}; {cookies[0]}".encode()}
+            assert (await asking.get("/api/session", headers=said)).status_code == 200, others
+        assert (await asking.get("/api/session", headers={"cookie": cookies[1]})).status_code == 401
+
+
+async def test_mounted_the_cookie_is_for_its_own_pages() -> None:
+    mounted = Starlette(routes=[Mount("/ops", Dashboard(storage(), Settings(token=TOKEN)))])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(mounted), base_url=OURS) as asking:
+        answer = await asking.post("/ops/login", json={"token": TOKEN})
+        assert "path=/ops;" in answer.headers["set-cookie"].lower()
+        assert (await asking.get("/ops/api/session")).status_code == 200
+
+
+async def test_asking_only_for_the_head_of_the_stream_takes_no_place() -> None:
+    dashboard = Dashboard(storage())
+    async with client(dashboard) as asking:
+        answer = await asyncio.wait_for(asking.head("/api/events"), 5)
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert not dashboard.live._watchers
+
+
+@pytest.mark.parametrize("origin", ["http://[::1", "http://a]b", "//", "\xff"])
+async def test_an_origin_that_is_no_address_is_another_site(origin: str) -> None:
+    dashboard = Dashboard(storage(), Settings(allow_actions=True))
+    said = {"origin": origin.encode("latin-1"), CSRF_HEADER: dashboard.guard.csrf}
+    async with client(dashboard) as asking:
+        assert (await asking.get("/api/overview", headers=said)).status_code == 403
+        answer = await asking.post("/api/queue/pause", json={"queue": "mail"}, headers=said)
+        assert answer.status_code == 403
+
+
 async def test_a_body_of_brackets_and_an_id_of_nothing_are_told() -> None:
     dashboard = Dashboard(storage(), Settings(allow_actions=True))
     headers = {CSRF_HEADER: dashboard.guard.csrf, "content-type": "application/json"}
     async with client(dashboard) as asking:
         for path in ("/login", "/api/task/retry"):
-            assert (await asking.post(path, content=b"[" * 4_000, headers=headers)).status_code == 400
+            for content in (b"[" * 4_000, b'{"id": "\xff"}'):
+                assert (await asking.post(path, content=content, headers=headers)).status_code == 400
         for path in ("/api/task?id=%00", "/api/tasks?after=%00"):
             assert (await asking.get(path)).status_code == 400, path
+
+
+async def scraped(store: MemoryStorage) -> dict[tuple[str, ...], float]:
+    """What `/metrics` says, by name and the values of its labels."""
+    async with client(Dashboard(store)) as asking:
+        answer = await asking.get("/metrics")
+    assert answer.status_code == 200
+    return {
+        (one.name, *(one.labels[name] for name in sorted(one.labels))): one.value
+        for family in text_string_to_metric_families(answer.text)
+        for one in family.samples
+    }
+
+
+async def test_a_queue_that_is_well_has_zeros_and_no_gaps() -> None:
+    """What is missing until it happens hides its first time from a rate, and leaves a gap in a curve."""
+    store = storage()
+    await store.enqueue(Task("a.b", queue="mail"))
+    await store.pause("closed")
+    await store.pause("mail")
+    await store.resume("mail")
+    [claimed] = await store.claim("ann")
+    seen = await scraped(store)
+    assert seen["omniq_tasks", "mail", "pending"] == 0
+    assert seen["omniq_oldest_due_seconds", "mail"] == 0
+    assert (seen["omniq_queue_paused", "mail"], seen["omniq_queue_paused", "closed"]) == (0, 1)
+    assert seen["omniq_task_events_total", "failed", "mail"] == 0
+    await store.settle([Settlement.success(claimed, b"")])
+    await store.delete(claimed.id)
+    assert (await scraped(store))["omniq_tasks", "mail", "success"] == 0, "it held some once"
+    await store.close()
+
+
+async def test_of_thousands_of_queues_metrics_name_a_bounded_number() -> None:
+    """A queue for each customer must not be a dozen series for each customer; nothing is left uncounted."""
+    store = storage()
+    many = metrics.MAX_QUEUES + 100
+    await store.enqueue_many([Task("a.b", queue=f"q{n:04}") for n in range(many)])
+    await store.enqueue_many([Task("a.b", queue="zz") for _ in range(3)])
+    await store.pause(f"q{many - 1:04}")
+    seen = await scraped(store)
+    queues = {key[1] for key in seen if key[0] == "omniq_tasks"}
+    assert len(queues) == metrics.MAX_QUEUES + 1
+    assert seen["omniq_tasks", "zz", "pending"] == 3, "those that had most are named"
+    assert sum(n for key, n in seen.items() if key[0] == "omniq_tasks") == many + 3
+    events = [n for key, n in seen.items() if key[:2] == ("omniq_task_events_total", "enqueued")]
+    assert (len(events), sum(events)) == (metrics.MAX_QUEUES + 1, many + 3)
+    assert seen["omniq_queue_paused", metrics.OTHERS] == 1
+    await store.close()
+
+
+async def test_of_thousands_of_runs_the_longest_are_shown_and_all_are_counted() -> None:
+    """S11, and what is looked for at night: one run that began before all others."""
+    store = storage()
+    for worker in ("old", "new"):
+        await store.beat(WorkerInfo(worker, worker, "host", 1, None, 1_500))
+    await store.enqueue(Task("a.b", id="0-stuck"))
+    await store.claim("old", limit=1)
+    for worker, many in (("old", 100), ("new", 1_400)):
+        await store.enqueue_many([Task("a.b") for _ in range(many)])
+        assert len(await store.claim(worker, limit=many)) == many
+    async with client(Dashboard(store)) as asking:
+        overview = (await asking.get("/api/overview")).json()
+        assert overview["longest"][0]["id"] == "0-stuck"
+        assert overview["workers"]["busy"] == 1_501
+        told = (await asking.get("/api/workers")).json()["workers"]
+        assert {one["name"]: one["in_flight"] for one in told} == {"old": 101, "new": 1_400}
+        [old] = [one for one in told if one["name"] == "old"]
+        assert old["slots"][0]["id"] == "0-stuck"
+        assert sum(len(one["slots"]) for one in told) == 1_000
+    await store.close()
 
 
 async def test_of_thousands_of_queues_those_are_shown_that_need_a_look() -> None:
@@ -364,6 +560,41 @@ class Broken(MemoryStorage):
 
     async def heads(self) -> list[Head]:
         raise ZeroDivisionError
+
+
+class Hanging(MemoryStorage):
+    """It takes what it is asked, and never says a word."""
+
+    async def _hang(self, *_: object) -> Any:
+        await asyncio.Event().wait()
+
+    get_task = page = tallies = longest_running = schedules = _hang
+
+    def clone(self) -> MemoryStorage:
+        return self
+
+
+async def test_a_store_that_hangs_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe, and a page, must not wait as long as it does. Every route, so that none can be forgotten."""
+    monkeypatch.setattr(events, "ANSWER_WITHIN_S", 0.05)
+    said = "the store has not answered for 0.0"
+    dashboard = Dashboard(Hanging(), Settings(allow_actions=True))
+    asked = 0
+    async with client(dashboard, **{CSRF_HEADER: dashboard.guard.csrf}) as asking:
+        for method, path in routes(dashboard):
+            if path not in {"/api/events", "/login"} and method == "GET":
+                answer = await asyncio.wait_for(asking.get(path, params={"id": "t1"}), 5)
+                if answer.status_code != 200:
+                    assert (answer.status_code, said in answer.text) == (503, True), path
+                    assert path != "/healthz" or answer.json()["ok"] is False
+                    asked += 1
+    assert asked == 7
+    watching = dashboard.live.follow()
+    frames = [await anext(watching), await anext(watching)]
+    assert b"event: trouble" in frames[1]
+    assert said.encode() in frames[1]
+    await watching.aclose()  # type: ignore[attr-defined]
+    await dashboard.close()
 
 
 async def test_whoever_watches_is_told_whatever_went_wrong() -> None:

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from omniq import AsyncWorkerPool, InvalidOption, OmniQ, Task, TaskStatus, WorkerPool
+from omniq.crew import MAX_UNSERVED
+from omniq.logic.health import judge
+from omniq.storage.facts import vital_signs
 from omniq.task import RunOutcome
 from omniq.testing import VirtualClock
 from tests.worker.scene import Bodies, Logs, ended, running, until
@@ -51,6 +54,38 @@ async def test_never_fails_by_itself() -> None:
     assert result is not None
     assert result.result == 2
     assert outcomes == {RunOutcome.GIVEN_BACK}
+
+
+async def test_is_told_to_the_store_while_it_comes_back() -> None:
+    """For whoever looks: a task that is given back before it is due for long stands in no other list."""
+    clock = VirtualClock()
+    async with Memory(clock=clock) as store:
+        q = OmniQ(store)
+        q.task(name="app.known")(allowed_body)
+        await store.enqueue(Task("app.unknown", id="lost", queue="mail"))
+        async with q.async_worker(poll_interval=1, clock=clock):
+            for _ in range(10):
+                await clock.advance(30)
+            [told] = await store.workers()
+            assert told.unserved == (("mail", "app.unknown"),)
+            health = judge(*await vital_signs(store))
+            assert health.problems == ("queue mail: no living worker knows app.unknown, and its tasks wait",)
+            await store.cancel("lost")
+            await clock.advance(200)
+            [told] = await store.workers()
+            assert told.unserved == ()
+            assert judge(*await vital_signs(store)).ok
+
+
+async def test_names_that_are_unknown_are_bounded() -> None:
+    clock = VirtualClock()
+    async with Memory(clock=clock) as store:
+        q = OmniQ(store)
+        await store.enqueue_many([Task(f"app.unknown_{n}") for n in range(100)])
+        async with q.async_worker(poll_interval=1, clock=clock):
+            await clock.advance(30)
+            [told] = await store.workers()
+            assert len(told.unserved) == MAX_UNSERVED
 
 
 def allowed_body(n: int) -> int:

@@ -7,6 +7,7 @@ of the socket pair (`omniq.cli.wire`).
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -63,6 +64,9 @@ def main() -> int:
     # Outside of a running loop, because modules may do at import what is refused inside one.
     try:
         pool = _prepare(start, link)
+        # The application lives as long as this process. Every full collection would look through all of it,
+        # with the loop standing still; the more tasks leave behind, as traces do, the more often.
+        gc.freeze()
         with _metrics(pool, start.metrics_fd):
             return loop.run_until_complete(_Serving(link, pool, start).run())
     except OmniqError as exc:

@@ -10,8 +10,7 @@ import click
 from omniq.cli.errors import EXIT_USAGE, CommandFailed
 from omniq.cli.group import OmniqCommand
 from omniq.cli.store import find_store, url_option
-
-MIN_TOKEN = 16
+from omniq.errors import InvalidOption
 
 
 @click.command(cls=OmniqCommand)
@@ -43,22 +42,20 @@ def dashboard(
 
         from omniq.cli.listening import listen
         from omniq.web import Dashboard, Settings
-        from omniq.web.guarding import is_loopback
+        from omniq.web.guarding import check_token, is_loopback
     except ImportError:
         raise CommandFailed("the dashboard needs pip install 'omniq-tasks[web]'") from None
-    if token is not None and len(token) < MIN_TOKEN:
-        raise CommandFailed(
-            f"a token has at least {MIN_TOKEN} characters; try `openssl rand -hex 16`", EXIT_USAGE
-        )
+    try:
+        check_token(token)
+    except InvalidOption as exc:
+        raise CommandFailed(str(exc), EXIT_USAGE) from None
     if not is_loopback(host) and token is None:
         raise CommandFailed(
             f"{host} can be reached by others; give a --token, or OMNIQ_DASHBOARD_TOKEN", EXIT_USAGE
         )
     hosts = (host, *names) if host not in ("0.0.0.0", "::") else names
-    app = Dashboard(
-        find_store(url),
-        Settings(token=token, hosts=hosts, allow_actions=allow_actions, show_args=show_args),
-    )
+    settings = Settings(token=token, hosts=hosts, allow_actions=allow_actions, show_args=show_args)
+    app = Dashboard(find_store(url), settings)
     listening = listen(host, port, "--port 0")
     shown = f"[{host}]" if ":" in host else host
     sys.stdout.write(f"dashboard on http://{shown}:{listening.getsockname()[1]}/ (Ctrl-C ends it)\n")

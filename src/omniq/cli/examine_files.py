@@ -45,7 +45,8 @@ def _leftovers(beside: Path) -> Iterator[Finding]:
         yield Finding("ok", "leftovers", "none")
     else:
         named = ", ".join(f"{count} {suffix}" for suffix, count in sorted(left.items()))
-        yield Finding("note", "leftovers", f"in {beside}, of processes that were killed: {named}")
+        whose = "of programs that ended without q.close(), or were killed"
+        yield Finding("note", "leftovers", f"in {beside}, {whose}: {named}")
 
 
 def _is_left(file: Path) -> bool:

@@ -16,7 +16,6 @@ from omniq.task import Task, TaskFilter, TaskStatus
 
 RATES_OVER: Final = timedelta(minutes=5)
 SHOWN: Final = 50  # of each kind of task
-LOOKED_AT: Final = 500  # of what runs, to find what runs longest
 
 
 class QueueRow(Struct, frozen=True):
@@ -41,7 +40,7 @@ async def glance(storage: BaseStorage) -> Glance:
     now = storage.clock.now()
     tallies, paused = await storage.tallies(), await storage.paused()
     heads = sorted(await storage.heads(), key=lambda head: head.due_at)
-    running = (await storage.page(TaskFilter(status=TaskStatus.RUNNING), limit=LOOKED_AT)).tasks
+    longest = await storage.longest_running(SHOWN)
     failed = (await storage.page(TaskFilter(status=TaskStatus.FAILED), limit=SHOWN)).tasks
     workers, health = await storage.workers(), judge(*await vital_signs(storage))
     oldest: dict[str, datetime] = {}
@@ -52,7 +51,6 @@ async def glance(storage: BaseStorage) -> Glance:
         _queue(name, counts.get(name, {}), oldest.get(name), name in paused, now)
         for name in sorted({*counts, *paused})
     ]
-    longest = sorted(running, key=lambda task: task.started_at or now)[:SHOWN]
     tasks = [_task(task, "running", task.started_at, task.owner or "", now) for task in longest]
     for head in heads[:SHOWN]:
         state = "paused" if head.queue in paused else "waiting"
@@ -63,8 +61,9 @@ async def glance(storage: BaseStorage) -> Glance:
     rates = rated(tallies, now - RATES_OVER, now)
     living = [one for one in workers if not is_silent(one.seen_at, now)]
     slots = sum(one.concurrency for one in living)
+    running = sum(of[TaskStatus.RUNNING] for of in counts.values())
     lines = [
-        f"{len(living)} workers, {len(running)} of {slots} slots busy",
+        f"{len(living)} workers, {running} of {slots} slots busy",
         f"in 5 min: {rates.enqueued} enqueued, {rates.succeeded} done, {rates.failed} failed, "
         f"{rates.retried} retried, {rates.lost} lost",
         *(safe(one) for one in (*health.problems, *health.notes)),

@@ -31,7 +31,7 @@ def health(lease: float, as_json: bool, url: str | None) -> int:
     """Whether work is being done: exits with 0 if so, with 1 if not.
 
     Red is: work that has been due for longer than a lease while nothing ended in its queue, or no living
-    worker serves it; and a store that does not answer.
+    worker serves it; tasks whose function no living worker knows; and a store that does not answer.
     """
     import asyncio
 

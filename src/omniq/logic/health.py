@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
@@ -33,6 +34,9 @@ class Beat(Struct, frozen=True):
     seen_at: datetime | None
     concurrency: int = 1
     in_flight: int = 0
+    blocked_s: float = 0.0  # its event loop has not moved for so long
+    functions: tuple[str, ...] | None = None  # None: whatever can be imported
+    unserved: tuple[tuple[str, str], ...] = ()  # queue and function of what it gave back, unknown to it
 
 
 class Health(Struct, frozen=True):
@@ -58,6 +62,11 @@ def judge(
     for worker in workers:
         if worker not in living:
             notes.append(f"worker {worker.id} has not been heard of {_since(worker.seen_at, now)}")
+        elif worker.blocked_s >= late_after_s:
+            notes.append(f"worker {worker.id}: its event loop has not moved for {_span(worker.blocked_s)}")
+    for queue, func_path in sorted({what for worker in living for what in worker.unserved}):
+        if not any(serves(worker, queue) and knows(worker.functions, func_path) for worker in living):
+            problems.append(f"queue {queue}: no living worker knows {func_path}, and its tasks wait")
     for backlog in sorted(backlogs, key=lambda one: one.queue):
         waited_s = waits_s(backlog, now)
         serving = [worker for worker in living if serves(worker, backlog.queue)]
@@ -71,7 +80,7 @@ def judge(
             )
         elif backlog.ended:
             notes.append(f"queue {backlog.queue}: {_span(waited_s)} behind, but it moves")
-        elif all(worker.in_flight >= worker.concurrency for worker in serving):
+        elif all(_has_long_runs(worker, late_after_s) for worker in serving):
             notes.append(f"queue {backlog.queue}: {_span(waited_s)} behind, every slot has a long run in it")
         else:
             problems.append(
@@ -90,6 +99,16 @@ def is_silent(seen_at: datetime | None, now: datetime, silent_after_s: float = S
 
 def serves(worker: Beat, queue: str) -> bool:
     return worker.queues is None or queue in worker.queues
+
+
+def _has_long_runs(worker: Beat, late_after_s: float) -> bool:
+    """In every slot. Where the loop is blocked they are no longer at work, they wait for it."""
+    return worker.in_flight >= worker.concurrency and worker.blocked_s < late_after_s
+
+
+def knows(functions: tuple[str, ...] | None, func_path: str) -> bool:
+    """A worker names its functions, and what it may import as patterns; None: whatever can be imported."""
+    return functions is None or any(fnmatchcase(func_path, name) for name in functions)
 
 
 def waits_s(backlog: Backlog, now: datetime) -> float | None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
 from omniq.logic import lifecycle
-from omniq.logic.health import SILENT_AFTER_S
+from omniq.logic.health import SILENT_AFTER_S, knows
 from omniq.task import Run, RunOutcome, Task, TaskStatus, WorkerInfo
 
 
@@ -93,6 +92,9 @@ def _held(facts: Facts) -> list[Reason]:
     if task.timeout is not None:
         text += f"; its timeout is {task.timeout:g} s"
     help_it = "" if task.cancel_requested else "cancel it, if it is stuck"
+    if holder is not None and holder.blocked_s:
+        text += f"; the event loop of that worker has not moved for {_span(holder.blocked_s)}"
+        help_it = "the log of that worker says what blocks its loop; end the worker, if it goes on"
     reasons.append(Reason(Because.RUNNING, text, help_it))
     return reasons
 
@@ -108,7 +110,7 @@ def _waiting(facts: Facts) -> list[Reason]:
     if task.queue in facts.paused:
         reasons.append(Reason(Because.PAUSED, f"queue {task.queue} is paused", f"resume queue {task.queue}"))
     serving = [one for one in facts.workers if _lives(one, now) and _serves(one, task.queue)]
-    able = [one for one in serving if _knows(one, task.func_path)]
+    able = [one for one in serving if knows(one.functions, task.func_path)]
     if not serving:
         reasons.append(
             Reason(
@@ -158,7 +160,11 @@ def _due(facts: Facts, able: Sequence[WorkerInfo]) -> list[Reason]:
         slots = sum(one.concurrency for one in able)
         where = "the only worker that serves it" if len(able) == 1 else f"{len(able)} workers that serve it"
         text = f"no slot is free: {slots} of {slots} taken, on {where}"
-        reasons.append(Reason(Because.FULL, text, "raise --concurrency, or start another worker"))
+        do = "raise --concurrency, or start another worker"
+        if blocked := [one.id for one in able if one.blocked_s]:
+            text += f"; nothing moves on {blocked[0]}: its event loop is blocked"
+            do = "its log says what blocks the loop; start another worker"
+        reasons.append(Reason(Because.FULL, text, do))
     elif able and all(one.in_flight >= one.concurrency or _lacks_processes(one, task) for one in able):
         most = sum(pool.most for one in able for pool in one.pools if task.queue in pool.queues)
         text = f"all {most} processes of the {len(able)} workers that serve it are taken"
@@ -187,11 +193,6 @@ def _serves(worker: WorkerInfo, queue: str) -> bool:
 def _lacks_processes(worker: WorkerInfo, task: Task) -> bool:
     """It claims no more from this queue than it has free processes, and it has none."""
     return any(task.queue in pool.queues and pool.free <= 0 for pool in worker.pools)
-
-
-def _knows(worker: WorkerInfo, func_path: str) -> bool:
-    """It names its functions, and what else it may import as patterns; None is whatever can be imported."""
-    return worker.functions is None or any(fnmatchcase(func_path, name) for name in worker.functions)
 
 
 def _moment(moment: datetime | None) -> str:

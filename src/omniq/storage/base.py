@@ -417,6 +417,14 @@ class BaseStorage(ABC):
         """
         raise self._lacks("page")
 
+    async def longest_running(self, limit: int = 100) -> list[Task]:
+        """What runs now, the run that began first in front; at most `limit`.
+
+        What it costs grows with what runs, up to a bound, and with nothing else: neither a backlog nor what
+        has ended is looked at.
+        """
+        raise self._lacks("longest_running")
+
     async def history(self, task_id: str) -> list[Run]:
         """The closed runs of a task that did not simply succeed, oldest first, at most the newest 20."""
         raise self._lacks("history")

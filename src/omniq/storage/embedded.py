@@ -313,13 +313,20 @@ class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
         check_page(limit)
         wanted = filter or TaskFilter()
         stored, behind = await self._look(lambda rows: rows.select(wanted, after, limit))
+        return Page(self._decodable(stored), behind)
+
+    async def longest_running(self, limit: int = 100) -> list[Task]:
+        check_page(limit)
+        return self._decodable(await self._look(lambda rows: rows.longest_running(limit)))
+
+    def _decodable(self, stored: list[StoredTask]) -> list[Task]:
         tasks: list[Task] = []
         for one in stored:
             try:
                 tasks.append(self.decode(one))
             except CorruptRecord as corrupt:
                 logger.error("passed over: {}", corrupt)
-        return Page(tasks, behind)
+        return tasks
 
     async def history(self, task_id: str) -> list[Run]:
         return await self._look(lambda rows: rows.runs(task_id))

@@ -31,12 +31,12 @@ async def facts_about(storage: BaseStorage, task_id: str) -> Facts:
         storage.clock.now(),
         tuple(await storage.history(task_id)),
         frozenset(await storage.paused()),
-        tuple([await _with_slots(storage, worker) for worker in (await storage.workers())[:MAX_WORKERS]]),
+        tuple([await with_slots(storage, worker) for worker in (await storage.workers())[:MAX_WORKERS]]),
         await storage.ahead(task_id),
     )
 
 
-async def _with_slots(storage: BaseStorage, worker: WorkerInfo) -> WorkerInfo:
+async def with_slots(storage: BaseStorage, worker: WorkerInfo) -> WorkerInfo:
     """What it holds by the store's own account: its latest beat may be seconds old."""
     return replace(worker, in_flight=len(await storage.held(worker.id)))
 
@@ -78,5 +78,8 @@ def signs_in(look: Look) -> tuple[list[Backlog], list[Beat], datetime]:
             ended[tally.queue] = ended.get(tally.queue, 0) + done
     queues = sorted({*counted(look.tallies), *look.paused})
     backlogs = [Backlog(name, name in look.paused, oldest.get(name), ended.get(name, 0)) for name in queues]
-    beats = [Beat(w.id, w.queues, w.seen_at, w.concurrency, w.in_flight) for w in look.workers]
+    beats = [
+        Beat(w.id, w.queues, w.seen_at, w.concurrency, w.in_flight, w.blocked_s, w.functions, w.unserved)
+        for w in look.workers
+    ]
     return backlogs, beats, look.now

@@ -298,6 +298,10 @@ class MemoryRows(Rows):
             end = begin
         return iter(there), there[-1].id if end else None
 
+    def longest_running(self, limit: int) -> list[StoredTask]:
+        running = (self.tasks[task_id] for task_id in self._in_status[TaskStatus.RUNNING])
+        return heapq.nsmallest(limit, running, key=lambda task: (task.started_at or self.now(), task.seq))
+
     def tallies(self) -> list[Tally]:
         return [Tally(queue, minute, *numbers) for (minute, queue), numbers in self._tallies.items()]
 

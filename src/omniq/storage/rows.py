@@ -147,6 +147,9 @@ class Rows(ABC):
         """What a bounded look finds, and the id behind which to look on, if there may be more."""
 
     @abstractmethod
+    def longest_running(self, limit: int) -> list[StoredTask]: ...
+
+    @abstractmethod
     def tallies(self) -> list[Tally]: ...
 
     @abstractmethod

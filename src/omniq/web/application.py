@@ -21,10 +21,10 @@ from omniq.errors import Conflict, DuplicateTask, InvalidOption, NotFound, Omniq
 from omniq.logic.health import Health, judge
 from omniq.logic.why import why
 from omniq.storage.base import BaseStorage
-from omniq.storage.facts import facts_about, vital_signs
-from omniq.task import MAX_NAME_CHARS, TaskFilter, TaskStatus, queue_name
+from omniq.storage.facts import facts_about, vital_signs, with_slots
+from omniq.task import MAX_NAME_CHARS, Task, TaskFilter, TaskStatus, queue_name
 from omniq.web import redacting, shapes
-from omniq.web.events import Live, Stream
+from omniq.web.events import Live, Stream, in_time
 from omniq.web.guarding import Guard, refused
 
 MAX_LIMIT: Final = 200
@@ -117,7 +117,7 @@ class Dashboard:
             await asyncio.sleep(0.5)  # so that guessing takes long
             return refused(401, "that is not the token")
         response = JSONResponse({"ok": True})
-        self.guard.sign_in(response, secure=request.url.scheme == "https")
+        self.guard.sign_in(request, response)
         return response
 
     async def _session(self, _: Request) -> Response:
@@ -133,7 +133,8 @@ class Dashboard:
     async def _healthz(self, request: Request) -> Response:
         """Whether work gets done. Names are only for those who may see them."""
         try:
-            health = judge(*await vital_signs(self._storage))
+            async with in_time(0.5):  # probes are in more of a hurry
+                health = judge(*await vital_signs(self._storage))
         except OmniqError as exc:  # it names the store's address
             health = Health(False, (redacting.text(str(exc)),))
         known = self.guard.knows(request.headers) and (
@@ -152,7 +153,9 @@ class Dashboard:
     async def _overview(self, _: Request) -> Response:
         return JSONResponse(await shapes.overview(self._storage))
 
-    async def _events(self, _: Request) -> Response:
+    async def _events(self, request: Request) -> Response:
+        if request.method == "HEAD":  # nothing would ever end a stream that sends nothing
+            return Response(media_type="text/event-stream")
         if self.live.is_full:
             return refused(503, "too many pages are open; close some")
         return Stream(self.live.follow())
@@ -173,12 +176,18 @@ class Dashboard:
 
     async def _workers(self, _: Request) -> Response:
         now = self._storage.clock.now()
-        running = await self._storage.page(TaskFilter(status=TaskStatus.RUNNING), limit=shapes.MAX_RUNNING)
-        held: dict[str | None, list[Any]] = {}
-        for task in sorted(running.tasks, key=lambda one: one.started_at or now):
+        held: dict[str | None, list[Task]] = {}
+        running = await self._storage.longest_running(shapes.MAX_RUNNING)
+        for task in running:
             held.setdefault(task.owner, []).append(task)
-        workers = (await self._storage.workers())[:MAX_LIMIT]
-        return JSONResponse({"workers": [shapes.worker(one, held.get(one.id, []), now) for one in workers]})
+        told: list[dict[str, Any]] = []
+        for one in (await self._storage.workers())[:MAX_LIMIT]:
+            slots = held.get(one.id, [])
+            # Where these are not all, each is asked for: the store's own account, not the latest beat's.
+            are_all = len(running) < shapes.MAX_RUNNING
+            many = len(slots) if are_all else (await with_slots(self._storage, one)).in_flight
+            told.append(shapes.worker(one, many, slots, now))
+        return JSONResponse({"workers": told})
 
     async def _schedules(self, _: Request) -> Response:
         found = sorted(await self._storage.schedules(), key=lambda one: one.name)
@@ -251,7 +260,8 @@ def _answered(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def safely(request: Request) -> Response:
         try:
-            return await answer(request)
+            async with in_time():
+                return await answer(request)
         except OmniqError as exc:
             status = next((code for kind, code in _STATUS_OF if isinstance(exc, kind)), 500)
             return refused(status, redacting.text(str(exc)))
@@ -275,7 +285,7 @@ async def _body(request: Request) -> dict[str, Any]:
             raise InvalidOption(f"the body must be at most {MAX_BODY} bytes")
     try:
         said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         said = None
     if not isinstance(said, dict):
         raise InvalidOption("the body must be a JSON object")

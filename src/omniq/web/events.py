@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator
 from typing import Any, Final
@@ -12,15 +13,30 @@ from loguru import logger
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Send
 
-from omniq.errors import OmniqError
+from omniq.errors import OmniqError, StoreUnavailable
 from omniq.storage.base import BaseStorage
 from omniq.web import redacting, shapes
 
 LOOK_EVERY_S: Final = 1.0
+ANSWER_WITHIN_S: Final = 10.0  # a store that hangs is told of, like one that is away
 REST_PER_LOOK: Final = 4  # a look that takes long is not taken as often
 MAX_WATCHERS: Final = 100
 SEND_WITHIN_S: Final = 30.0  # who takes nothing for so long has nobody who looks
 LAST: Final = b""  # after this nothing comes
+
+
+@contextlib.asynccontextmanager
+async def in_time(part: float = 1.0) -> AsyncGenerator[None]:
+    """Around whatever asks a store: a probe or a page must not hang as long as the store does."""
+    within_s = part * ANSWER_WITHIN_S
+    limit = asyncio.timeout(within_s)
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise StoreUnavailable(f"the store has not answered for {within_s:g} s") from None
 
 
 class Live:
@@ -90,7 +106,8 @@ class Live:
 
     async def _seen(self) -> dict[str, Any]:
         try:
-            seen = await shapes.overview(self._storage)
+            async with in_time():
+                seen = await shapes.overview(self._storage)
         except Exception as exc:  # whatever it was: those who watch must not take silence for calm
             said = redacting.text(str(exc)) if isinstance(exc, OmniqError) else type(exc).__qualname__
             if said != self._trouble:  # once, and not at every look of a long night

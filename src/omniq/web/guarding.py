@@ -11,17 +11,20 @@ import hmac
 import ipaddress
 import secrets
 from collections.abc import Iterable
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from omniq.errors import InvalidOption
 
 COOKIE: Final = "omniq_session"
 CSRF_HEADER: Final = "x-omniq-csrf"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+MIN_TOKEN: Final = 16
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 # What anybody may ask: how to get in, and whether work gets done (a yes or no, without names).
 OPEN_PATHS: Final = frozenset({"/login", "/healthz", "/static/style.css", "/static/login.js"})
@@ -47,13 +50,22 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def check_token(token: str | None) -> None:
+    """What can be guessed is refused; an empty one would let everybody in."""
+    if token is not None and len(token) < MIN_TOKEN:
+        raise InvalidOption(
+            f"a token has at least {MIN_TOKEN} characters; try `openssl rand -hex {MIN_TOKEN}`"
+        )
+
+
 class Guard:
     """Around the whole application."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, hosts: Iterable[str], allow_actions: bool) -> None:
         self._app = app
         self._token = token
-        self._hosts = frozenset({*LOOPBACK, *(host.lower() for host in hosts)})
+        check_token(token)
+        self._hosts = frozenset({*LOOPBACK, *map(named, hosts)})
         self._allow_actions = allow_actions
         self.csrf = secrets.token_urlsafe(24)
         key = secrets.token_bytes(32)
@@ -81,7 +93,8 @@ class Guard:
             return None  # asked by whatever address a machine has
         if not self.serves(headers):
             return refused(
-                403, "this host name is not served here; start the dashboard with --host, or hosts="
+                403,
+                "this host name is not served here; name it: --allow-host NAME, or asgi_app(hosts=[NAME])",
             )
         if path not in OPEN_PATHS and not self.knows(headers):
             if method in SAFE_METHODS and not path.startswith("/api/") and path != "/metrics":
@@ -108,24 +121,43 @@ class Guard:
         said = headers.get("authorization", "")
         if said.startswith("Bearer ") and self.is_token(said.removeprefix("Bearer ")):
             return True
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self._session.encode())
+        return any(
+            hmac.compare_digest(value.encode(), self._session.encode()) for value in sessions_in(headers)
+        )
 
     def is_token(self, said: str) -> bool:
         return self._token is None or hmac.compare_digest(said.encode(), self._token.encode())
 
-    def sign_in(self, response: Response, *, secure: bool) -> None:
-        response.set_cookie(COOKIE, self._session, httponly=True, samesite="strict", secure=secure)
+    def sign_in(self, request: Request, response: Response) -> None:
+        """Ports of one host share their cookies: with ours in its name no other dashboard takes its place."""
+        port = request.headers.get("host", "").rpartition(":")[2]
+        response.set_cookie(
+            f"{COOKIE}_{port}" if port.isascii() and port.isdecimal() else COOKIE,
+            self._session,
+            path=request.scope.get("root_path") or "/",
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
 
     def _same_origin(self, headers: Headers) -> bool:
         """A browser says where a request comes from; what is no browser has no cookie to steal."""
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return False
         origin = headers.get("origin")
-        return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+        try:
+            return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+        except ValueError:  # no address at all, such as `http://[`
+            return False
+
+
+def named(host: str) -> str:
+    """A name as `Host` has it: an address of IPv6 stands in brackets there, in its short form."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host.lower()
+    return f"[{address}]" if address.version == 6 else str(address)
 
 
 def host_of(headers: Headers) -> str:
@@ -134,6 +166,12 @@ def host_of(headers: Headers) -> str:
     if host.startswith("["):
         return host[: host.find("]") + 1]
     return host.split(":")[0]
+
+
+def sessions_in(headers: Headers) -> list[str]:
+    """What cookies of ours hold. Others of this host may look like anything, and must not hide ours."""
+    pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
+    return [value for name, _, value in pairs if name.startswith(COOKIE)]
 
 
 def path_of(scope: Scope) -> str:

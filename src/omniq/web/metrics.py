@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Final
 
 from omniq.errors import Unsupported
 from omniq.logic.health import is_silent
 from omniq.storage.base import BaseStorage
 from omniq.storage.tallying import counted
-from omniq.task import Tally
+from omniq.task import Tally, TaskStatus
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+# Each queue is a dozen series. Where there are more queues than this, the others are counted together.
+MAX_QUEUES: Final = 500
+OTHERS: Final = "(others)"  # no queue can have this name
 _EVENTS: Final = {
     "enqueued": "enqueued",
     "succeeded": "succeeded",
@@ -30,23 +34,35 @@ async def exposition(storage: BaseStorage) -> bytes:
         raise Unsupported("metrics need pip install 'omniq-tasks[metrics]'") from None
 
     now = storage.clock.now()
-    tallies, workers = await storage.tallies(), await storage.workers()
+    tallies, workers, closed = await storage.tallies(), await storage.workers(), await storage.paused()
+    heads = await storage.heads()
+    shown = _shown(tallies, closed)
+
+    def label(queue: str) -> str:
+        return queue if queue in shown else OTHERS
+
     held = GaugeMetricFamily("omniq_tasks", "Tasks in the store.", labels=["queue", "status"])
+    counts = {(queue, status): 0 for queue in shown for status in TaskStatus}
     for queue, per_status in counted(tallies).items():
         for status, many in per_status.items():
-            held.add_metric([queue, status.lower()], many)
+            counts[label(queue), status] = counts.get((label(queue), status), 0) + many
+    for (queue, status), many in counts.items():
+        held.add_metric([queue, status.lower()], many)
     events = CounterMetricFamily("omniq_task_events", "What happened to tasks.", labels=["queue", "event"])
-    for (queue, event), many in _sums(tallies).items():
+    for (queue, event), many in _sums(tallies, label).items():
         events.add_metric([queue, event], many)
-    oldest = GaugeMetricFamily("omniq_oldest_due_seconds", "Wait of the oldest due task.", labels=["queue"])
-    waited: dict[str, float] = {}
-    for head in await storage.heads():
-        waited[head.queue] = max(waited.get(head.queue, 0.0), (now - head.due_at).total_seconds())
+    oldest = GaugeMetricFamily(
+        "omniq_oldest_due_seconds", "Wait of the oldest due task; 0 where none is due.", labels=["queue"]
+    )
+    waited = dict.fromkeys(shown, 0.0)
+    for head in heads:
+        queue, wait_s = label(head.queue), (now - head.due_at).total_seconds()
+        waited[queue] = max(waited.get(queue, 0.0), wait_s)
     for queue, wait_s in waited.items():
         oldest.add_metric([queue], wait_s)
     paused = GaugeMetricFamily("omniq_queue_paused", "1 for each paused queue.", labels=["queue"])
-    for queue in await storage.paused():
-        paused.add_metric([queue], 1)
+    for queue in dict.fromkeys((*shown, *map(label, sorted(closed)))):
+        paused.add_metric([queue], queue in closed or (queue == OTHERS and not closed <= shown.keys()))
     workers = [
         one for one in workers if not is_silent(one.seen_at, now)
     ]  # the slots of the dead are not free
@@ -63,10 +79,21 @@ async def exposition(storage: BaseStorage) -> bytes:
     return generate_latest(registry)
 
 
-def _sums(tallies: list[Tally]) -> dict[tuple[str, str], int]:
+def _shown(tallies: list[Tally], paused: Collection[str]) -> dict[str, None]:
+    """The queues that have series of their own: where there are too many, those that had the most tasks.
+
+    A queue that is not there is no number that falls to 0: whoever draws it sees a gap.
+    """
+    had = dict.fromkeys(paused, 0)
+    for tally in tallies:
+        had[tally.queue] = had.get(tally.queue, 0) + tally.enqueued
+    return dict.fromkeys(sorted(sorted(had, key=lambda queue: (-had[queue], queue))[:MAX_QUEUES]))
+
+
+def _sums(tallies: list[Tally], label: Callable[[str], str]) -> dict[tuple[str, str], int]:
     sums: dict[tuple[str, str], int] = {}
     for tally in tallies:
+        queue = label(tally.queue)
         for name, event in _EVENTS.items():
-            key = (tally.queue, event)
-            sums[key] = sums.get(key, 0) + getattr(tally, name)
+            sums[queue, event] = sums.get((queue, event), 0) + getattr(tally, name)
     return sums

@@ -22,18 +22,37 @@ SECRET_NAME: Final = re.compile(
     r"pass(word|wd|phrase)?$|pwd|secret|token|api.?key|auth|cookie|credential|private|session|signature|dsn",
     re.IGNORECASE,
 )
-# The same inside a text: `password=hunter2`, `token: abc`, `'api_key': 'x'`.
+# The same inside a text: `password=hunter2`, `token: abc`, `'api_key': 'x y'`, `AWS_SECRET_ACCESS_KEY=x`.
+# What stands in quotes is hidden up to the other one. However long a secret is, no end of it may stay.
+_QUOTED: Final = r"[bruf]{0,2}(?P<quote>['\"])(?:\\.|(?!(?P=quote))[^\\\r\n]){1,}"
 _SECRET_IN_TEXT: Final = re.compile(
-    r"(?i)((?:pass(?:word|wd|phrase)?|pwd|secret|token|api.?key|authorization)['\"]?\s{0,3}[=:]\s{0,3}['\"]?"
-    r"(?:bearer\s)?)[^\s'\",;&]{1,200}"
+    r"(?i)((?:pass(?:word|wd|phrase)?|pwd|secret|token|api.?key|private.?key|authorization|credentials?"
+    r"|signature|session.?id)(?:[_-]\w{1,40})?\\?['\"]?\s{0,3}(?:=>|[=:])\s{0,3}\\{0,2})"
+    rf"(?:{_QUOTED}|(?:(?:bearer|basic|digest|token)\s{{1,3}})?[^\s'\",;&]{{1,}})"
 )
-_URL_PASSWORD: Final = re.compile(r"(://[^/\s:@'\"]{0,200}:)[^\s'\"]{0,300}@")
+_COOKIES: Final = re.compile(r"(?i)(cookie['\"]?\s{0,3}[=:]\s{0,3}['\"]?)[^\r\n'\"]{1,}")
+_BEARER: Final = re.compile(r"(?i)\b(bearer\s{1,3})[\w.~+/=-]{8,}")
+# Up to the end of what may be an address; the last `@` in it ends the password.
+_URL_PASSWORD: Final = re.compile(r"(://[^/\s:@'\"]{0,200}:)([^\s'\"]*)")
+# So far behind the cut it is looked for what ends a secret that begins before it.
+_BEYOND_CUT: Final = 4_000
 
 
 def text(said: str, limit: int = MAX_CHARS) -> str:
     """A text without the secrets that can be told by their names."""
-    short = said if len(said) <= limit else said[:limit] + f"… ({len(said):,} characters)"
-    return _SECRET_IN_TEXT.sub(rf"\1{HIDDEN}", _URL_PASSWORD.sub(rf"\1{HIDDEN}@", short))
+    shown = _URL_PASSWORD.sub(_without_password, said[: limit + _BEYOND_CUT])
+    shown = _COOKIES.sub(rf"\1{HIDDEN}", _SECRET_IN_TEXT.sub(_without_secret, shown))
+    shown = _BEARER.sub(rf"\1{HIDDEN}", shown)
+    return shown if len(said) <= limit else shown[:limit] + f"… ({len(said):,} characters)"
+
+
+def _without_password(found: re.Match[str]) -> str:
+    _, at, rest = found[2].rpartition("@")
+    return f"{found[1]}{HIDDEN}{at}{rest}" if at else found[0]
+
+
+def _without_secret(found: re.Match[str]) -> str:
+    return f"{found[1]}{found['quote'] or ''}{HIDDEN}"
 
 
 def address(url: str | None) -> str:

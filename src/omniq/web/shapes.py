@@ -15,7 +15,7 @@ from omniq.schedule import Schedule
 from omniq.storage.base import BaseStorage
 from omniq.storage.facts import look_at, signs_in
 from omniq.storage.tallying import counted, minute_of, rated
-from omniq.task import Head, Run, Tally, Task, TaskError, TaskFilter, TaskStatus, Timing, WorkerInfo
+from omniq.task import Head, Run, Tally, Task, TaskError, TaskStatus, Timing, WorkerInfo
 from omniq.web import redacting
 
 CHART_MINUTES: Final = 60
@@ -110,7 +110,7 @@ def whole(
     return shape
 
 
-def worker(one: WorkerInfo, holding: Sequence[Task], now: datetime) -> dict[str, Any]:
+def worker(one: WorkerInfo, in_flight: int, holding: Sequence[Task], now: datetime) -> dict[str, Any]:
     return {
         "id": one.id,
         "name": one.name,
@@ -118,9 +118,10 @@ def worker(one: WorkerInfo, holding: Sequence[Task], now: datetime) -> dict[str,
         "pid": one.pid,
         "queues": one.queues,
         "concurrency": one.concurrency,
-        "in_flight": len(holding),  # by the store's own account: a beat may be seconds old
+        "in_flight": in_flight,  # by the store's own account: a beat may be seconds old
         "functions": None if one.functions is None else list(one.functions)[: redacting.MAX_ITEMS],
         "loop_stalls": one.loop_stalls,
+        "blocked_s": one.blocked_s,
         "started_at": moment(one.started_at),
         "seen_at": moment(one.seen_at),
         "silent": is_silent(one.seen_at, now),
@@ -243,8 +244,7 @@ async def overview(storage: BaseStorage) -> dict[str, Any]:
     now, tallies, paused, workers = look.now, look.tallies, look.paused, look.workers
     counts = counted(tallies)
     heads = sorted(look.heads, key=lambda one: one.due_at)
-    running = await storage.page(TaskFilter(status=TaskStatus.RUNNING), limit=MAX_RUNNING)
-    longest = sorted(running.tasks, key=lambda task: task.started_at or now)[:RUNNING_SHOWN]
+    longest = await storage.longest_running(RUNNING_SHOWN)
     living = [one for one in workers if not is_silent(one.seen_at, now)]
     health = judge(*signs_in(look))
     rates = rated(tallies, now - timedelta(minutes=5), now)
@@ -275,7 +275,7 @@ async def overview(storage: BaseStorage) -> dict[str, Any]:
             "known": len(workers),
             "silent": len(workers) - len(living),
             "slots": sum(one.concurrency for one in living),
-            "busy": len(running.tasks),
+            "busy": sum(of[TaskStatus.RUNNING] for of in counts.values()),
         },
     }
 

@@ -479,16 +479,22 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
         self, wanted: TaskFilter, after: str | None, look: int, limit: int
     ) -> tuple[list[Task], str | None]:
         whole, *rows = await self._ask("page", *records.filter_arguments(wanted), after, FEW, look, limit)
+        found = self._tasks_in(row[1:] for row in rows)
+        tasks = [task for task in found if wanted.matches(task, task.func_path)]
+        return tasks, rows[-1][2] if len(rows) == limit else whole[0]
+
+    async def longest_running(self, limit: int = 100) -> list[Task]:
+        check_page(limit)
+        return self._tasks_in(await self._ask("longest_running", limit))
+
+    def _tasks_in(self, rows: Iterable[Any]) -> list[Task]:
         tasks: list[Task] = []
         for row in rows:
             try:
-                task = self.decode(records.read_task(row[1:]))
+                tasks.append(self.decode(records.read_task(row)))
             except CorruptRecord as corrupt:
                 logger.error("passed over: {}", corrupt)
-                continue
-            if wanted.matches(task, task.func_path):
-                tasks.append(task)
-        return tasks, rows[-1][2] if len(rows) == limit else whole[0]
+        return tasks
 
     async def _must_be_there(self, task_id: str) -> None:
         if not can_be_kept(task_id) or not await self._ask("is_there", task_id):

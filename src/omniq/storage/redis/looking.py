@@ -29,6 +29,8 @@ from omniq.task import (
 )
 
 STRETCH: Final = 1000
+# Of what runs, or has one of the ends, so many are looked at: no call may stop the server for all of them.
+FEW: Final = 5_000
 MAX_FAULTS: Final = 1000
 # Keys that are looked at from one end to the other; those of queues, workers and histories are found by SCAN.
 _KEYS: Final = (b"state", b"body", b"order", b"running", b"ended", b"expiring", b"unique", b"broken")
@@ -60,7 +62,20 @@ class RedisLooking(BatchedStorage):
             if state is None:
                 raise unknown(after)
             below = records.seq_of(state)
+        if wanted.status not in (None, TaskStatus.PENDING):  # a backlog hides them from a look at the newest
+            are_all, *parts = await self._ask("few", records.NUMBERS[wanted.status], FEW, limit, below)
+            if are_all:
+                full = len(parts) == 3 * limit
+                return Page(self._tasks_in(parts, wanted), parts[-3].decode() if full else None)
         _, behind, *parts = await self._ask("list", below, STRETCH, limit, *_narrowed(wanted))
+        return Page(self._tasks_in(parts, wanted), behind.decode() or None)
+
+    async def longest_running(self, limit: int = 100) -> list[Task]:
+        check_page(limit)
+        _, *parts = await self._ask("few", records.NUMBERS[TaskStatus.RUNNING], FEW, limit, "")
+        return self._tasks_in(parts, TaskFilter())
+
+    def _tasks_in(self, parts: list[bytes], wanted: TaskFilter) -> list[Task]:
         tasks: list[Task] = []
         for task_id, state, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
             try:
@@ -70,7 +85,7 @@ class RedisLooking(BatchedStorage):
                 continue
             if wanted.matches(task, task.func_path):
                 tasks.append(task)
-        return Page(tasks, behind.decode() or None)
+        return tasks
 
     async def history(self, task_id: str) -> list[Run]:
         lines = await self._command("LRANGE", self._key(b"runs:" + name_bytes(task_id)), 0, -1)

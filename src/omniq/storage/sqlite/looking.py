@@ -128,6 +128,13 @@ def page(
     return rows, None if behind is None else behind[0]
 
 
+def longest_running(conn: sqlite3.Connection, limit: int) -> list[tuple[Any, ...]]:
+    running = "SELECT seq AS at FROM omniq_task INDEXED BY omniq_task_running WHERE status = 1 LIMIT ?"
+    looked_at = f"FROM ({running}) c CROSS JOIN omniq_task t ON t.seq = c.at"
+    sql = f"{SELECT.replace('FROM omniq_task t', looked_at)} ORDER BY t.started_at, t.seq LIMIT ?"
+    return conn.execute(sql, (LOOK, limit)).fetchall()
+
+
 def _are_few(conn: sqlite3.Connection, selection: Selection) -> bool:
     condition, values = selection.by_index()
     entries = f"SELECT 1 FROM omniq_task INDEXED BY {selection.index} WHERE {condition} LIMIT ?"

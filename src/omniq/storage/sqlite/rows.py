@@ -299,6 +299,9 @@ class SQLiteRows(ClaimRows, LeaseRows, ScheduleRows, MovingRows):
         found = [task for task in self._readable(rows) if wanted.matches(task, task.func_path)]
         return found, None if behind is None else self._id_of(behind)
 
+    def longest_running(self, limit: int) -> list[StoredTask]:
+        return list(self._readable(looking.longest_running(self.conn, limit)))
+
     def _id_of(self, seq: int) -> str | None:
         task_id = self._one("SELECT id FROM omniq_task WHERE seq = ?", (seq,))
         return task_id if type(task_id) is str else None

@@ -250,6 +250,41 @@ class Looking(FullCase):
         await self.claim()
         assert await self.store.heads() == []
 
+    async def test_what_runs_longest_comes_first(self) -> None:
+        """By when the run began, whoever was enqueued first; what waits or has ended is not there."""
+        await self.end(TaskStatus.SUCCESS)
+        young, old = await self.put(), await self.put(priority=9)
+        for _ in range(2):
+            await self.claim(limit=1)
+            await self.advance(1)
+        await self.put()
+        found = await self.store.longest_running()
+        assert [task.id for task in found] == [old, young]
+        assert {task.status for task in found} == {TaskStatus.RUNNING}
+        assert [task.id for task in await self.store.longest_running(1)] == [old]
+
+    async def test_what_runs_is_found_behind_a_backlog(self) -> None:
+        """However much was enqueued since: at night that is what is looked for."""
+        first = await self.start()
+        await self.store.enqueue_many([Task(JOB) for _ in range(2_500)])
+        page = await self.store.page(TaskFilter(status=TaskStatus.RUNNING), limit=10)
+        assert [task.id for task in page.tasks] == [first.id]
+        assert [task.id for task in await self.store.longest_running(10)] == [first.id]
+
+    @pytest.mark.parametrize("status", FINAL)
+    async def test_what_ended_is_found_behind_a_backlog(self, status: TaskStatus) -> None:
+        """Failures of the night, by the morning; a look for them reaches behind all that came since."""
+        ended = [await self.end(status) for _ in range(3)]
+        for other in FINAL:
+            if other is not status:
+                await self.end(other)
+        await self.store.enqueue_many([Task(JOB) for _ in range(2_500)])
+        page = await self.store.page(TaskFilter(status=status), limit=2)
+        assert [task.id for task in page.tasks] == ended[:0:-1]
+        rest = await self.store.page(TaskFilter(status=status), page.after, limit=2)
+        assert [task.id for task in rest.tasks] == ended[:1]
+        assert rest.after is None
+
     async def test_timings_are_of_the_latest_that_succeeded(self) -> None:
         for ticks in (1, 2):
             await self.put(queue="mail")

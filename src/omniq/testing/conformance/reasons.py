@@ -142,6 +142,7 @@ class Reasons(FullCase):
         assert "behind 2 others" in await self.says(task_id)
 
     async def test_what_a_worker_says_of_its_processes_is_kept(self) -> None:
-        await self.store.beat(replace(BOB, pools=(POOL,)))
+        said = replace(BOB, pools=(POOL,), blocked_s=1.5, unserved=(("mail", "jobs.other"),))
+        await self.store.beat(said)
         [told] = await self.store.workers()
-        assert told.pools == (POOL,)
+        assert replace(told, seen_at=None) == said

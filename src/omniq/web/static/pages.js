@@ -277,15 +277,15 @@ function slotRow(slot) {
 }
 
 function workerCard(one, wanted) {
-  const idle = one.concurrency - one.slots.length;
+  const shown = one.slots.slice(0, 50), idle = one.concurrency - one.in_flight;
   return h("section", { class: `card worker ${one.silent ? "silent" : ""} ${one.id === wanted ? "wanted" : ""}`, dataset: { worker: one.id } },
-    h("div", { class: "row" }, h("h2", {}, one.name), one.silent ? pill("silent") : pill("alive"), one.loop_stalls ? h("span", { class: "pill failed", title: "its log has the stack of what blocked it" }, `loop blocked ${one.loop_stalls}×`) : null,
+    h("div", { class: "row" }, h("h2", {}, one.name), one.silent ? pill("silent") : one.blocked_s ? pill("blocked") : pill("alive"), one.loop_stalls ? h("span", { class: "pill failed", title: "its log has the stack of what blocked it" }, `loop blocked ${one.loop_stalls}×`) : null,
       h("span", { class: "note" }, `${one.host}, pid ${one.pid}, up ${since(one.started_at)}, heard of ${ago(one.seen_at)}`)),
     h("div", { class: "row" }, meter(one.in_flight, one.concurrency), h("span", { class: "note" }, `${one.in_flight} of ${one.concurrency} slots`),
       h("span", { class: "note" }, "queues: ", h("b", {}, one.queues ? one.queues.join(", ") : "all"))),
     h("p", { class: "note" }, h("code", {}, one.id), "; functions: ", one.functions ? one.functions.join(", ") : "whatever can be imported"),
-    one.slots.length ? table(["Slot runs", ["Queue", "less"], ["For", "num"], "Progress"], one.slots.slice(0, 50).map(slotRow), "") : null,
-    one.slots.length > 50 ? h("p", { class: "note" }, h("a", { href: `#/tasks?status=RUNNING&owner=${encodeURIComponent(one.id)}` }, `and ${number(one.slots.length - 50)} more`)) : null,
+    one.slots.length ? table(["Slot runs", ["Queue", "less"], ["For", "num"], "Progress"], shown.map(slotRow), "") : null,
+    one.in_flight > shown.length ? h("p", { class: "note" }, h("a", { href: `#/tasks?status=RUNNING&owner=${encodeURIComponent(one.id)}` }, shown.length ? `and ${number(one.in_flight - shown.length)} more` : `${number(one.in_flight)} tasks that began later than others'`)) : null,
     one.slots.length && idle > 0 ? h("p", { class: "note" }, `${number(idle)} slots wait for work`) : null,
     one.pools.map((pool) => poolBox(pool, `${one.id} ${pool.purpose}`)));
 }

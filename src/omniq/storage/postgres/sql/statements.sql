@@ -89,6 +89,9 @@ SELECT p.behind, {task} FROM {schema}.page(
     $1::smallint, $2::text, $3::text, $4::text, $5::text, $6::text, $7::timestamptz, $8::timestamptz, $9::timestamptz,
     $10::timestamptz, $11::text, $12::bigint, $13::bigint, $14::bigint) p CROSS JOIN LATERAL (SELECT (p.hit).*) t
 
+-- name: longest_running
+SELECT {task} FROM {schema}.task t WHERE t.status = 1 ORDER BY t.started_at, t.seq LIMIT $1::bigint
+
 -- name: is_there
 SELECT true FROM {schema}.task t WHERE t.id = $1::text
 

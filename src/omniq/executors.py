@@ -332,6 +332,9 @@ class Threads:
         for _ in self._threads:
             self._calls.put(False)
 
+    def run_caller(self) -> bool:
+        return threading.current_thread() in self._threads
+
     def _call_next(self) -> None:
         if not self._called:
             self._called = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from omniq import AsyncWorkerPool, InvalidOption, PoolNotRunning, Task, TaskStat
 from omniq.storage import MemoryStorage
 from omniq.task import RunOutcome
 from omniq.testing import VirtualClock
-from tests.worker.scene import Bodies, Logs, ended, omniq_threads, running, turns, until
+from tests.worker.scene import Bodies, Logs, ended, omniq_threads, running, turns, until, until_blocking
 from tests.worker.stores import (
     AnyStore,
     Five,
@@ -510,3 +511,111 @@ async def test_a_failed_start_can_be_repeated() -> None:
     await pool.start()
     assert pool.running
     await pool.stop()
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+async def test_a_stop_during_a_start_stops_what_is_started(bodies: Bodies, how: str) -> None:
+    """S000-23: after `stop()` nothing is claimed any more, whenever it came."""
+
+    class Slow(Memory):
+        opening, may_open = asyncio.Event(), asyncio.Event()
+
+        async def open(self) -> None:
+            self.opening.set()
+            await self.may_open.wait()
+            await super().open()
+
+    store = Slow()
+    pool = AsyncWorkerPool(store, poll_interval=0.02)
+    starting = asyncio.create_task(pool.start())
+    await store.opening.wait()
+    if how == "before":  # whoever starts a second time may rely on it that the pool runs
+        again = asyncio.create_task(pool.start())
+        await turns()
+        assert not again.done()
+    stopping = asyncio.create_task(pool.stop())
+    await turns()
+    store.may_open.set()
+    await asyncio.gather(starting, stopping)
+    assert not pool.running
+    assert not store.is_open
+    if how == "before":
+        await again
+
+
+async def test_a_cancelled_start_closes_what_it_opened(builtin: AnyStore) -> None:
+    assert not isinstance(builtin, Five)
+    entered = asyncio.Event()
+
+    async def beat(info: Any) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    builtin.beat = beat  # type: ignore[method-assign]
+    pool = AsyncWorkerPool(builtin)
+    starting = asyncio.create_task(pool.start())
+    await entered.wait()
+    starting.cancel()
+    with suppress(asyncio.CancelledError):
+        await starting
+    assert not builtin.is_open
+
+
+def test_starts_again_when_its_loop_was_closed_without_a_stop(builtin: AnyStore) -> None:
+    """The second start must not take the dead one for a running worker."""
+    pool = AsyncWorkerPool(builtin, poll_interval=0.02)
+    asyncio.run(pool.start())
+
+    async def second() -> None:
+        await pool.start()
+        assert pool.running
+        async with builtin.clone() as twin:
+            task_id = await twin.enqueue(Task("json.dumps", (7,)))
+            assert (await ended(twin, task_id)).result == "7"
+        await pool.stop()
+        assert not builtin.is_open
+
+    asyncio.run(second())
+
+
+def test_stops_quietly_when_its_loop_was_closed_already(builtin: AnyStore) -> None:
+    before = omniq_threads()
+    pool = AsyncWorkerPool(builtin, poll_interval=0.02)
+    asyncio.run(pool.start())
+    asyncio.run(pool.stop())
+    assert not pool.running
+    until_blocking(lambda: omniq_threads() <= before)
+
+
+async def test_a_body_that_would_wait_for_itself_is_told(builtin: AnyStore, bodies: Bodies) -> None:
+    pool = AsyncWorkerPool(builtin, poll_interval=0.02)
+
+    async def body() -> None:
+        await pool.stop()
+
+    path = bodies(body)
+    async with builtin:
+        await pool.start()
+        task_id = await builtin.enqueue(Task(path, max_retries=0))
+        error = (await ended(builtin, task_id)).error
+        assert error is not None
+        assert "stop(timeout=" in error.message
+        assert pool.running
+        await pool.stop()
+
+
+async def test_a_body_may_let_somebody_else_stop_its_worker(builtin: AnyStore, bodies: Bodies) -> None:
+    pool = AsyncWorkerPool(builtin, poll_interval=0.02)
+    stopping: list[asyncio.Task[None]] = []
+
+    async def body() -> str:
+        stopping.append(asyncio.create_task(pool.stop()))
+        return "told"
+
+    path = bodies(body)
+    async with builtin:
+        await pool.start()
+        task_id = await builtin.enqueue(Task(path))
+        assert (await ended(builtin, task_id)).result == "told"
+        await stopping[0]
+        assert not pool.running

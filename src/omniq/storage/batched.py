@@ -101,6 +101,9 @@ class BatchedStorage(BaseStorage):
         self._opening = None
         await self._disconnect()
 
+    def abandon(self) -> None:
+        self._loop = self._opening = None
+
     @abstractmethod
     async def _connect(self) -> None: ...
 

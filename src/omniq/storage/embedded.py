@@ -172,12 +172,16 @@ class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
         self._bell().add(self._listener)
 
     def abandon(self) -> None:
+        super().abandon()
+        self._forget_listener()
+
+    def _forget_listener(self) -> None:
         if self._listener is not None:
             self._bell().remove(self._listener)
             self._listener = None
 
     async def _stop_listening(self) -> None:
-        EmbeddedStorage.abandon(self)
+        self._forget_listener()
         self._tell_broken(list(self._awaited), StoreUnavailable("the storage was closed while waiting"))
         if self._watcher is not None:
             self._watcher.cancel()

@@ -42,6 +42,7 @@ from omniq.task import (
 
 E = TypeVar("E", bound=BaseException)
 Reason = Literal["timeout", "cancel", "stop", "lost"]
+MAX_TYPE_CHARS: Final = 256
 MAX_MESSAGE_CHARS: Final = 4096
 MAX_TRACEBACK_CHARS: Final = 16384
 DEADLINE_GRAIN_S: Final = 0.05
@@ -158,7 +159,8 @@ def describe(exc: BaseException, kind: ErrorKind = "error") -> TaskError:
         message = str(exc)
     except BaseException as worse:
         message = f"<its text could not be made: {type(worse).__name__}>"
-    return TaskError(type(exc).__qualname__, _printable(message, MAX_MESSAGE_CHARS), _tail(text), kind)
+    name = _printable(type(exc).__qualname__, MAX_TYPE_CHARS)
+    return TaskError(name, _printable(message, MAX_MESSAGE_CHARS), _tail(text), kind)
 
 
 def trace_of(exc: BaseException) -> str:

@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from omniq.errors import CorruptRecord, InvalidOption, UnknownTask
+from omniq.errors import CorruptRecord, UnknownTask
 from omniq.logic.retry import NO_RULES, RetryRules
 from omniq.names import name_in_module
 from omniq.serializer.functions import resolve as import_path
-from omniq.task import shown
+from omniq.task import name_list, shown
 
 Function = Callable[..., Any]
 Kind = Literal["async", "thread", "process"]
@@ -46,10 +46,8 @@ class Resolver:
     def __init__(
         self, registered: Mapping[str, Runnable] | None = None, allow: Sequence[str] | None = None
     ) -> None:
-        if isinstance(allow, str):
-            raise InvalidOption(f"allow must be a list of patterns, such as [{allow!r}], not a str")
         self._registered: Mapping[str, Runnable] = {} if registered is None else registered
-        self._allow = None if allow is None else tuple(allow)
+        self._allow = None if allow is None else name_list(allow, "allow", "'myapp.tasks.*'")
         self._found: dict[str, Runnable] = {}
 
     @property

@@ -30,6 +30,7 @@ from omniq.checks import (
     count,
     func_path,
     moment,
+    name_list,
     one_line,
     positive_seconds,
     queue_name,
@@ -156,7 +157,7 @@ def check_fields(task: TaskFields) -> None:
     check_text(task.id, "id", MAX_NAME_CHARS)
     queue_name(task.queue)
     if count(task.priority, "priority", least=0) > TOP_PRIORITY:
-        raise InvalidOption(f"priority must be 0 (last) to 9 (first), not {task.priority!r}")
+        raise InvalidOption(f"priority must be 0 (last) to 9 (first), not {shown(task.priority)}")
     count(task.max_retries, "max_retries", least=0)
     count(task.max_losses, "max_losses", least=1)
     if task.eta is not None:
@@ -173,7 +174,7 @@ def check_fields(task: TaskFields) -> None:
         check_text(task.unique_key, "unique_key", MAX_NAME_CHARS)
     if task.on_failure not in ("stop", "continue"):
         raise InvalidOption(f"on_failure must be 'stop' or 'continue', not {shown(task.on_failure)}")
-    if task.headers:
+    if task.headers or type(task.headers) is not dict:
         check_headers(task.headers)
 
 
@@ -441,6 +442,7 @@ __all__ = [
     "Held", "Interrupted", "OnConflict", "OnFailure", "Outcome", "Page", "Rates", "Renewal", "Run",
     "RunOutcome", "Settlement", "Snoozed", "StoredTask", "Succeeded", "Tally", "Task", "TaskError",
     "TaskFields", "TaskFilter", "TaskResult", "TaskStatus", "Timing", "WorkerInfo", "check_fields",
-    "check_headers", "check_progress", "check_text", "count", "func_path", "moment", "new_id", "one_line",
+    "check_headers", "check_progress", "check_text", "count", "func_path", "moment", "name_list", "new_id",
+    "one_line",
     "positive_seconds", "queue_name", "refuse_unknown", "replace", "seconds", "shown",
 ]  # fmt: skip

@@ -51,6 +51,7 @@ from omniq.task import (
     count,
     positive_seconds,
     refuse_unknown,
+    shown,
 )
 from omniq.upkeep import Caretaker, Upkeep
 from omniq.workeroptions import (
@@ -586,7 +587,7 @@ class Worker:
         refuse_unknown(unknown, ("serializer", "max_concurrency", "poll_interval"), "a Worker")
         count(max_concurrency, "max_concurrency", least=1)
         if not isinstance(backend, Backend | BaseStorage):
-            raise InvalidOption(f"backend must be a Backend or a BaseStorage, not {backend!r}")
+            raise InvalidOption(f"backend must be a Backend or a BaseStorage, not {shown(backend)}")
         storage = backend.as_storage() if isinstance(backend, Backend) else backend
         self._pool = AsyncWorkerPool(
             storage, max_concurrency, poll_interval, wake=False, serializer=serializer

@@ -241,6 +241,8 @@ class BatchedStorage(BaseStorage):
             stored = tasks
             for task in tasks:
                 self._check_size(task)
+        elif not isinstance(tasks, Iterable):
+            raise InvalidOption(f"enqueue_many takes a list of tasks, not {shown(tasks)}")
         else:
             stored = [self.encode(task) for task in islice(tasks, MAX_BATCH + 1)]
         if len(stored) > MAX_BATCH:

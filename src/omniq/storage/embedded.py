@@ -47,6 +47,7 @@ from omniq.task import (
     count,
     positive_seconds,
     queue_name,
+    shown,
 )
 
 T = TypeVar("T")
@@ -212,7 +213,7 @@ class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
 
     def _checked(self, tasks: Iterable[Task | StoredTask], on_conflict: OnConflict) -> list[StoredTask]:
         if on_conflict not in ("skip", "raise", "replace"):
-            raise InvalidOption(f"on_conflict must be 'skip', 'raise' or 'replace', not {on_conflict!r}")
+            raise InvalidOption(f"on_conflict must be 'skip', 'raise' or 'replace', not {shown(on_conflict)}")
         return self.encode_many(tasks)
 
     def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> Awaitable[list[Enqueued]]:

@@ -109,9 +109,9 @@ class SQLiteStorage(EmbeddedStorage):
     ) -> None:
         super().__init__()
         if durability not in ("fsync", "relaxed"):
-            raise InvalidOption(f"durability must be 'fsync' or 'relaxed', not {durability!r}")
-        if not str(path) or "\x00" in str(path):
-            raise InvalidOption(f"{shown(str(path))} is no path; write SQLiteStorage('jobs.db')")
+            raise InvalidOption(f"durability must be 'fsync' or 'relaxed', not {shown(durability)}")
+        if not isinstance(path, str | os.PathLike) or not str(path) or "\x00" in str(path):
+            raise InvalidOption(f"{shown(path)} is no path; write SQLiteStorage('jobs.db')")
         self.path = Path(path).expanduser().absolute()
         self.durability: Durability = durability
         self.clock = clock

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from omniq import AsyncWorkerPool, Context, InvalidOption, Retry, Task, TaskStatus, WorkerPool
-from omniq.executors import CANCEL_GRACE_S, MAX_TYPE_CHARS
+from omniq.executors import CANCEL_GRACE_S
 from omniq.storage import MemoryStorage, SQLiteStorage
+from omniq.task import MAX_TYPE_CHARS
 from tests.worker.scene import Logs, await_final, ended, running, until_blocking
 from tests.worker.stores import AnyStore
 

@@ -19,6 +19,7 @@ from omniq.logic.lifecycle import HISTORY_LIMIT
 from omniq.storage.base import BaseStorage, Capabilities, Claimed
 from omniq.storage.tallying import counted, rated
 from omniq.task import (
+    MAX_NAME_CHARS,
     Action,
     Answer,
     Checked,
@@ -40,11 +41,13 @@ from omniq.task import (
     moment,
     new_id,
     shown,
+    task_error,
 )
 
 MAX_PAYLOAD_BYTES: Final = 1 << 20
 MAX_BATCH: Final = 100_000
 MAX_PAGE: Final = 10_000
+MAX_ID_SHOWN: Final = MAX_NAME_CHARS + 2
 # Claims that the seed's verbs can refer to without an epoch; far more than anybody holds at once.
 MAX_REMEMBERED_CLAIMS: Final = 10_000
 DAY_S: Final = 86400.0
@@ -267,15 +270,17 @@ def as_task_error(error: TaskError | BaseException | str) -> TaskError:
             raise InvalidOption(
                 f"kind must be one of {', '.join(get_args(ErrorKind))}, not {shown(error.kind)}"
             )
-        return error
+        return task_error(error.type, error.message, error.traceback, error.kind)
     if isinstance(error, BaseException):
         text = "".join(traceback.format_exception(error))
-        return TaskError(type(error).__qualname__, str(error), text)
-    return TaskError("Error", str(error))
+        return task_error(type(error).__qualname__, str(error), text)
+    return task_error("Error", str(error))
 
 
 def unknown(task_id: str) -> NotFound:
-    return NotFound(f"no task {task_id!r} in this store: never enqueued here, deleted, or pruned")
+    return NotFound(
+        f"no task {shown(task_id, MAX_ID_SHOWN)} in this store: never enqueued here, deleted, or pruned"
+    )
 
 
 def check_page(limit: int) -> int:

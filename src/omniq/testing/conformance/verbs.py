@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from omniq.errors import DuplicateTask, InvalidOption, Unsupported
 from omniq.serializer import Encoded
 from omniq.storage.base import BaseStorage
-from omniq.task import Answer, Settlement, StoredTask, Task, TaskResult, TaskStatus
+from omniq.task import Answer, Settlement, StoredTask, Task, TaskError, TaskResult, TaskStatus
 from omniq.testing.conformance.case import BOOM, JOB, FullCase, promptly
 
 
@@ -139,6 +140,29 @@ class SeedVerbs(FullCase):
         error = (await self.look(task.id)).error
         assert error is not None
         assert error.message == "no luck"
+
+    @pytest.mark.parametrize(
+        "said",
+        ["x" * 1_000_000, ValueError("x" * 1_000_000), TaskError("x" * 10_000, "x", "x" * 1_000_000)],
+        ids=["text", "exception", "error"],
+    )
+    async def test_mark_failed_keeps_a_bounded_part(self, said: Any) -> None:
+        await self.put()
+        task = await self.taken()
+        await self.store.mark_failed(task.id, said)
+        error = (await self.look(task.id)).error
+        assert error is not None
+        assert error.type
+        assert error.message
+        assert len(error.type + error.message + error.traceback) < 30_000
+
+    @pytest.mark.parametrize(
+        "said", ["\ud800 alone", TaskError("\ud800", "\x00", "\ud800")], ids=["text", "error"]
+    )
+    async def test_mark_failed_takes_text_of_any_letters(self, said: Any) -> None:
+        await self.put()
+        task = await self.taken()
+        assert await self.store.mark_failed(task.id, said) is Answer.HELD
 
     # --- without an epoch ------------------------------------------------------------------------
 

@@ -66,6 +66,18 @@ def explained(exc: sqlite3.Error, path: Path) -> OmniqError:
     return StoreUnavailable(f"{path}: {text}")
 
 
+def explained_to_caller(exc: sqlite3.Error, path: Path) -> OmniqError:
+    """The same, where it is their connection and their transaction."""
+    if "readonly" in str(exc):
+        return InvalidOption("conn cannot write: it is open read-only, or PRAGMA query_only is on")
+    if getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return StoreUnavailable(
+            f"what the transaction on conn has read from {path} has changed since; "
+            "roll it back and repeat it, and begin it with BEGIN IMMEDIATE"
+        )
+    return explained(exc, path)
+
+
 def too_large(exc: OverflowError) -> Exception:
     if "SQLite" not in str(exc):
         return exc

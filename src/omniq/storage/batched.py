@@ -36,6 +36,7 @@ from omniq.task import (
     TaskResult,
     TaskStatus,
     check_fields,
+    check_headers,
     count,
     func_path,
     moment,
@@ -146,8 +147,21 @@ class BatchedStorage(BaseStorage):
 
     async def mark_done(self, task_id: str, result: TaskResult, *, epoch: int | None = None) -> Answer:
         """T4, or T4i for an interval task."""
+        if not isinstance(result, TaskResult) or result.status is not TaskStatus.SUCCESS:
+            raise InvalidOption(
+                "mark_done takes TaskResult(task_id, TaskStatus.SUCCESS, value); mark_failed is for failures"
+            )
+        if result.task_id != task_id:
+            raise InvalidOption(
+                f"mark_done of {shown(task_id)} was given the result of {shown(result.task_id)}"
+            )
         claim = self._claim_of(task_id, epoch)
         encoded = self.serializer.dumps(result.result)
+        if len(encoded) > self.max_payload:
+            raise PayloadTooLarge(
+                f"the result takes {len(encoded):,} bytes, more than {self.max_payload:,}; "
+                "store it elsewhere and keep a key"
+            )
         task = await self.get_task(task_id)
         if task is not None and task.repeats:
             assert task.interval is not None
@@ -236,6 +250,11 @@ class BatchedStorage(BaseStorage):
     @staticmethod
     def _anew(task: Task | StoredTask, payload: bytes) -> StoredTask:
         common = {name: getattr(task, name) for name in _FROM_USER}
+        if (
+            task.headers
+        ):  # a dict of somebody's own: it may have changed since the task was made, and may again
+            check_headers(task.headers)
+            common["headers"] = dict(task.headers)
         return StoredTask(task.func_path, payload, **common)
 
     def encode_many(self, tasks: Iterable[Task | StoredTask]) -> list[StoredTask]:

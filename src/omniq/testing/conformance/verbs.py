@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from omniq.errors import DuplicateTask, InvalidOption, Unsupported
+from omniq.errors import DuplicateTask, InvalidOption, PayloadTooLarge, Unsupported
 from omniq.serializer import Encoded
 from omniq.storage.base import BaseStorage
 from omniq.task import Answer, Settlement, StoredTask, Task, TaskError, TaskResult, TaskStatus
@@ -107,6 +107,23 @@ class SeedVerbs(FullCase):
         result = await self.store.get_result(task.id)
         assert result is not None
         assert (result.status, result.result) == (TaskStatus.SUCCESS, 7)
+
+    async def test_mark_done_takes_a_success_of_this_task(self) -> None:
+        """A failure that is told in the wrong verb must not be kept as a success."""
+        await self.put()
+        task = await self.taken()
+        failed = TaskResult(task.id, TaskStatus.FAILED, None, BOOM)
+        for wrong in (failed, TaskResult("another", TaskStatus.SUCCESS, 7), None, 7):
+            with pytest.raises(InvalidOption, match="mark_done"):
+                await self.store.mark_done(task.id, wrong)  # type: ignore[arg-type]
+        assert (await self.look(task.id)).status is TaskStatus.RUNNING
+
+    async def test_mark_done_takes_no_more_than_a_payload_may_be(self) -> None:
+        await self.put()
+        task = await self.taken()
+        with pytest.raises(PayloadTooLarge):
+            await self.store.mark_done(task.id, self.done(task, "x" * self.store.max_payload))
+        assert (await self.look(task.id)).status is TaskStatus.RUNNING
 
     async def test_mark_done_of_an_interval_task_waits_for_the_next_run(self) -> None:
         await self.put(interval=3 * self.tick_s)

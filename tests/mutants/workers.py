@@ -184,6 +184,20 @@ WORKERS = [
         ("tests/worker/test_odd_bodies.py",),
     ),
     Mutant(
+        "starts all that a backend gives",
+        "exchanges.py",
+        "        if sent.claim is not None and len(claims) > sent.claim.limit:",
+        "        if False:",
+        ("tests/requirements/test_s002.py",),
+    ),
+    Mutant(
+        "a stop waits for ever for a store that hangs",
+        "exchanges.py",
+        "                elif self._lanes.busy and not self.stopped_for_good:",
+        "                elif self._lanes.busy:",
+        ("tests/worker/test_stop.py",),
+    ),
+    Mutant(
         "any Context is ours",
         "registry.py",
         '            note = get_type_hints(holder, _globals_of(func), {})["it"]',

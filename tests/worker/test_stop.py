@@ -619,3 +619,34 @@ async def test_a_body_may_let_somebody_else_stop_its_worker(builtin: AnyStore, b
         assert (await ended(builtin, task_id)).result == "told"
         await stopping[0]
         assert not pool.running
+
+
+@pytest.mark.parametrize("verb", ["dequeue", "mark_done"])
+async def test_a_stop_with_a_limit_ends_although_the_store_never_answers(bodies: Bodies, verb: str) -> None:
+    """SEMANTICS 7: with a timeout it returns, even where a call to somebody else's store hangs."""
+    clock, hangs = VirtualClock(), asyncio.Event()
+
+    class Hanging(Five):
+        async def dequeue(self, now: Any = None) -> Task | None:
+            if verb == "dequeue":
+                hangs.set()
+                await asyncio.Event().wait()
+            return await super().dequeue(now)
+
+        async def mark_done(self, task_id: str, result: Any) -> None:
+            hangs.set()
+            await asyncio.Event().wait()
+
+    async def body() -> None: ...
+
+    store = Hanging()
+    await store.enqueue(Task(bodies(body)))
+    pool = AsyncWorkerPool(store, poll_interval=0.02, clock=clock)
+    await pool.start()
+    await hangs.wait()
+    stopping = asyncio.create_task(pool.stop(timeout=1))
+    for _ in range(30):
+        await clock.advance(seconds=1)
+    assert stopping.done()
+    await stopping
+    assert not pool.running

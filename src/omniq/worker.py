@@ -542,6 +542,10 @@ class WorkerPool:
             if self._thread is thread:
                 raise
             # Somebody else stopped it meanwhile, and has ended the thread under us.
+        except KeyboardInterrupt:
+            # Nobody waits for the bodies any more: they are given back, or would stay RUNNING in our name.
+            thread.run(self._pool.stop(timeout=0))
+            raise
         finally:
             if self._thread is thread:
                 self._thread = None
@@ -559,7 +563,7 @@ class WorkerPool:
         try:
             self.wait()
         except KeyboardInterrupt:
-            logger.info("interrupted; letting running tasks finish")
+            logger.info("interrupted; letting running tasks finish (again, and they are given back)")
         finally:
             self.stop()
 

@@ -198,6 +198,13 @@ WORKERS = [
         ("tests/worker/test_stop.py",),
     ),
     Mutant(
+        "an impatient interrupt leaves rows running",
+        "worker.py",
+        "            thread.run(self._pool.stop(timeout=0))\n            raise",
+        "            raise",
+        ("tests/worker/test_faces.py",),
+    ),
+    Mutant(
         "any Context is ours",
         "registry.py",
         '            note = get_type_hints(holder, _globals_of(func), {})["it"]',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 import subprocess
 import sys
 import threading
@@ -215,6 +216,63 @@ def test_a_program_with_a_pool_ends(script: str, says: str, tmp_path: Path) -> N
     assert says in run.stdout
     assert "Traceback" not in run.stderr
     assert time.monotonic() - begun < 20
+
+
+INTERRUPTED_TWICE = """
+import asyncio, os, signal, sys, threading, traceback
+from omniq import Task, WorkerPool
+from omniq.storage import SQLiteStorage
+
+inside = threading.Event()
+
+async def waits():
+    inside.set()
+    await asyncio.Event().wait()
+
+def blocks():
+    inside.set()
+    threading.Event().wait()
+
+async def put():
+    async with SQLiteStorage("jobs.db") as store:
+        await store.enqueue(Task("twice." + sys.argv[1], id="t"))
+
+def main_thread_is_in(function):
+    stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
+    return any(frame.name == function and "omniq/worker" in frame.filename for frame in stack)
+
+def interrupt():
+    inside.wait()
+    for function in ("wait", "stop"):
+        while not main_thread_is_in(function):
+            threading.Event().wait(0.01)
+        threading.Event().wait(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+sys.modules["twice"] = sys.modules["__main__"]
+asyncio.run(put())
+threading.Thread(target=interrupt, daemon=True).start()
+WorkerPool(SQLiteStorage("jobs.db"), 2).run()
+"""
+
+
+@pytest.mark.parametrize("body", ["waits", "blocks"])
+def test_a_second_interrupt_gives_back_what_runs(body: str, tmp_path: Path) -> None:
+    """SEMANTICS 7: whoever is that impatient leaves no row RUNNING, and nothing was spent."""
+    run = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_TWICE, body],
+        cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert run.returncode == -signal.SIGINT, run.stderr
+
+    async def look() -> Task:
+        async with SQLiteStorage(tmp_path / "jobs.db") as store:
+            task = await store.get_task("t")
+            assert task is not None
+            return task
+
+    task = asyncio.run(look())
+    assert (task.status, task.attempts, task.losses) == (TaskStatus.PENDING, 0, 0)
 
 
 def test_worker_is_async_only() -> None:

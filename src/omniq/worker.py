@@ -132,6 +132,7 @@ class AsyncWorkerPool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_task: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._borrows = False
         self._starting: asyncio.Event | None = None  # while a start is under way
 
     # --- how it differs for those who embed it ---------------------------------------------------
@@ -210,15 +211,26 @@ class AsyncWorkerPool:
         """The loop that it ran on has closed without a stop, and everything on it."""
         self._loop = self._loop_task = self._closing = None
         self.running = False
-        if self._opened_storage:
+        if self._is_last_borrower():
             self.storage.abandon()
+
+    def _borrow(self) -> None:
+        """Take note that the storage is open for our sake, unless somebody else has opened it for theirs."""
+        self._borrows = self.storage.borrowers > 0 or not self.storage.is_open
+        self.storage.borrowers += self._borrows
+
+    def _is_last_borrower(self) -> bool:
+        """Give it back; whether it is for us to close."""
+        borrows, self._borrows = self._borrows, False
+        self.storage.borrowers -= borrows
+        return borrows and self.storage.borrowers == 0
 
     async def _begin(self) -> None:
         if not self.storage.capabilities.batched:
             self.storage.clock, self.storage.serializer = self._clock, self._serializer
         self._reset()
         await self._crew.open()
-        self._opened_storage = not self.storage.is_open
+        self._borrow()
         try:
             await self.storage.open()
             # Known to be alive before it holds anything, so that its death is noticed at once.
@@ -227,7 +239,7 @@ class AsyncWorkerPool:
             logger.warning("the store is away, will try again: {}", exc)
         except BaseException:
             await self._crew.close()
-            if self._opened_storage:
+            if self._is_last_borrower():
                 await self.storage.close()
             raise
         self._start_upkeep()
@@ -376,7 +388,7 @@ class AsyncWorkerPool:
                 await self._take_leave()
         except Exception as exc:
             logger.warning("could not say goodbye to the store: {!r}", exc)
-        if self._opened_storage:
+        if self._is_last_borrower():
             await self.storage.close()
         self._loop_task = None
         logger.info("worker stopped: {worker}", worker=self.id)

@@ -74,7 +74,7 @@ WORKERS = [
     Mutant(
         "a storage that was open is closed",
         "worker.py",
-        "        if self._opened_storage:\n            await self.storage.close()",
+        "        if self._is_last_borrower():\n            await self.storage.close()",
         "        if True:\n            await self.storage.close()",
         ("tests/worker/test_stop.py",),
     ),
@@ -144,7 +144,7 @@ WORKERS = [
     Mutant(
         "a cancelled start leaves the storage open",
         "worker.py",
-        "            await self._crew.close()\n            if self._opened_storage:\n                await self.storage.close()\n            raise",
+        "            await self._crew.close()\n            if self._is_last_borrower():\n                await self.storage.close()\n            raise",
         "            raise",
         ("tests/worker/test_stop.py",),
     ),
@@ -203,6 +203,13 @@ WORKERS = [
         "            thread.run(self._pool.stop(timeout=0))\n            raise",
         "            raise",
         ("tests/worker/test_faces.py",),
+    ),
+    Mutant(
+        "each pool closes the storage under the others",
+        "worker.py",
+        "        return borrows and self.storage.borrowers == 0",
+        "        return borrows",
+        ("tests/worker/test_stop.py",),
     ),
     Mutant(
         "any Context is ours",

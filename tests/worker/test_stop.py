@@ -452,6 +452,22 @@ async def test_closes_a_storage_only_if_it_opened_it(builtin: AnyStore, opened: 
     await builtin.close()
 
 
+async def test_the_last_of_several_pools_closes_what_the_first_has_opened(builtin: AnyStore) -> None:
+    """Whoever opened it, nobody closes it under another; and it does not stay open behind them all."""
+    assert not isinstance(builtin, Five)
+    pools = [AsyncWorkerPool(builtin, poll_interval=0.02) for _ in range(3)]
+    await asyncio.gather(*(pool.start() for pool in pools))
+    for pool in pools:
+        assert builtin.is_open
+        await pool.stop()
+    assert not builtin.is_open
+    await builtin.open()  # now it is ours
+    async with running(builtin), running(builtin):
+        pass
+    assert builtin.is_open
+    await builtin.close()
+
+
 async def test_starts_again_after_a_stop(store: AnyStore, bodies: Bodies) -> None:
     async def body(n: int) -> int:
         return n

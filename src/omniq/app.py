@@ -49,11 +49,13 @@ from omniq.task import (
     OnConflict,
     StoredTask,
     count,
+    name_list,
     refuse_unknown,
     seconds,
     shown,
 )
 from omniq.taskfunction import TaskDecorator, TaskFunction
+from omniq.workeroptions import check_serializer
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -93,7 +95,7 @@ class OmniQ(Connected, Scheduling):
         self._allow = _patterns(allow)
         super().__init__(
             url_or_storage,
-            serializer or MsgpackSerializer(),
+            check_serializer(serializer) or MsgpackSerializer(),
             (seconds(result_ttl, "result_ttl"), seconds(failed_ttl, "failed_ttl")),
             count(max_payload, "max_payload", least=1),
         )
@@ -152,10 +154,9 @@ class OmniQ(Connected, Scheduling):
         **options: Any,
     ) -> Any:
         """Make a function a task. It stays an ordinary function, and can be enqueued."""
-        if isinstance(aliases, str):
-            raise InvalidOption(f"aliases must be a list of names, such as [{aliases!r}], not a str")
+        names = name_list(aliases, "aliases", "'myapp.tasks.send'")
         rules = retry_rules(retry_on, give_up_on, retry_delay)
-        decorator = TaskDecorator(self, name, tuple(aliases), executor, rules, TaskOptions.of(options))
+        decorator = TaskDecorator(self, name, names, executor, rules, TaskOptions.of(options))
         return decorator if func is None else decorator(func)
 
     def around(self, hook: H) -> H:
@@ -392,13 +393,13 @@ def _timeout_s(timeout: Duration | None) -> float | None:
 
 
 def _patterns(allow: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(allow, str):
-        raise InvalidOption(f"allow must be a list of patterns, such as [{allow!r}], not a str")
-    return tuple(allow)
+    return name_list(allow, "allow", "'myapp.tasks.*'")
 
 
 def _stored(calls: Iterable[TaskCall[Any]]) -> Checked:
     tasks = Checked()
+    if not isinstance(calls, Iterable):
+        raise InvalidOption(f"enqueue_many takes a list of calls made by task.call(...), not {shown(calls)}")
     for call in calls:
         if not isinstance(call, TaskCall):
             raise UnserializableArgument(

@@ -24,6 +24,7 @@ from omniq.task import (
     TaskError,
     func_path,
     moment,
+    name_list,
     new_id,
     refuse_unknown,
     replace,
@@ -113,6 +114,8 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
             raise InvalidOption(
                 f"on_conflict must be 'skip', 'raise' or 'replace', not {shown(self.on_conflict)}"
             )
+        if not isinstance(self.unique, bool | str):
+            name_list(self.unique, "unique", "'user_id'")
         self.fields()
 
     def fields(self) -> dict[str, Any]:
@@ -125,7 +128,7 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
         delay_s = None if self.delay is None else max(0.0, seconds(self.delay, "delay"))
         checked = Task(
             "checked.only",
-            id=self.id or "checked-only",
+            id="checked-only" if self.id is None else self.id,
             **{name: getattr(self, name) for name in _PASSED_ON},  # pyright: ignore[reportArgumentType]
         )
         fields = {name: getattr(checked, name) for name in _PASSED_ON}
@@ -162,7 +165,7 @@ class CallMaker:
     def make(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StoredTask:
         self._shape.check(args, kwargs)
         payload = self._dump_call(None, args, kwargs)
-        task = replace(self._pattern, payload=payload, id=self._id or new_id())
+        task = replace(self._pattern, payload=payload, id=new_id() if self._id is None else self._id)
         if self._unique_by is None:
             return task
         values = self._shape.values(self._unique_by, args, kwargs)
@@ -289,7 +292,7 @@ def _delay(
     if not callable(delay):
         delay_s = seconds(delay, "retry_delay")
         if delay_s < 0:
-            raise InvalidOption(f"retry_delay must not be negative, as {delay!r} is")
+            raise InvalidOption(f"retry_delay must not be negative, as {shown(delay)} is")
         return delay_s
     if inspect.iscoroutinefunction(delay):
         raise InvalidOption("retry_delay must be an ordinary function: a worker calls it between two tasks")

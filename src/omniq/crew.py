@@ -185,6 +185,14 @@ class Crew:
     def has(self, task_id: str) -> bool:
         return task_id in self._flights
 
+    def runs_caller(self) -> bool:
+        """Whether it is one of the bodies that asks: from its own asyncio task, or from its thread."""
+        try:
+            asking = asyncio.current_task()
+        except RuntimeError:
+            return self._threads.run_caller()
+        return asking is not None and any(flight.body is asking for flight in self._flights.values())
+
     async def close(self) -> None:
         self._deadlines.stop()
         self._threads.stop()

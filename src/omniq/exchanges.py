@@ -27,6 +27,7 @@ from omniq.task import Answer, Claim, Settlement, one_line
 
 # A stop with a time limit does not wait longer than this for a store that is away.
 LAST_SETTLE_S: Final = 5.0
+RING_LATER_S: Final = 0.02
 FIRST_PAUSE_S: Final = 0.05
 # Short enough to be at work again within five seconds of a repair.
 LONGEST_PAUSE_S: Final = 2.5
@@ -124,6 +125,7 @@ class Exchanges:
         self._lanes = Lanes(storage.capabilities.lanes, crew.slots, outbox.ring)
         self._calls = 0  # numbers the calls, and so the claims of this worker, whose id is nobody else's
         self._unanswered: list[Sent] = []  # claims to be repeated as they were, under their own ids
+        self._surplus: list[Claimed] = []  # more than was asked for, by a store that does not count
         self._strangers: list[tuple[int, Settlement]] = []  # with the latest call when we heard of each
         self._latest_look = 0  # of all claims that were answered, the one that was made last
         self._stopping = False
@@ -139,10 +141,15 @@ class Exchanges:
     async def run(self) -> None:
         try:
             while await self._mend():
+                if self._surplus:
+                    self._start_surplus()
                 if (sent := self._next()) is not None:
                     self._send(sent)
-                elif self._lanes.busy:
+                elif self._lanes.busy and not self.stopped_for_good:
                     await self._until_rung()
+                elif self._lanes.busy:
+                    logger.error("the store does not answer: its last calls are given up, leases will lapse")
+                    return
                 elif (self._is_over and not self._crew.in_flight) or self._crew.is_stuck:
                     return
                 else:
@@ -157,6 +164,7 @@ class Exchanges:
         finally:
             self._stop_sleeping()
             self._outbox.settlements[:0] = await self._lanes.call_off()
+            self._give_back_surplus()
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -169,6 +177,9 @@ class Exchanges:
     def give_up_soon(self) -> None:
         """Bodies are cancelled now: what cannot be told a while after that is left to the leases."""
         self._give_up_settling_at = self._clock.monotonic() + CANCEL_GRACE_S + LAST_SETTLE_S
+        # A little later: a timer may ring a moment too soon, and this one rings only once.
+        self._give_back_surplus()
+        self._clock.call_later(CANCEL_GRACE_S + LAST_SETTLE_S + RING_LATER_S, self._outbox.ring)
 
     @property
     def stopped_for_good(self) -> bool:
@@ -314,9 +325,20 @@ class Exchanges:
         # their own each time round; they settle alone once, and are filled together with the others again.
         ended_meanwhile = len(self._outbox.settlements)
         self._falls_in = self._look_at == 0.0 and len(claims) >= FEW_BESIDE * ended_meanwhile > 0
+        if sent.claim is not None and len(claims) > sent.claim.limit:
+            self._surplus += claims[sent.claim.limit :]
+            claims = claims[: sent.claim.limit]
         for task in claims:
             self._crew.start(task)
         self._scarce.learn(claims)
+
+    def _start_surplus(self) -> None:
+        while self._surplus and self._free_slots > 0:
+            self._crew.start(self._surplus.pop(0))
+
+    def _give_back_surplus(self) -> None:
+        self._outbox.settlements += [Settlement.give_back(task) for task in self._surplus]
+        self._surplus.clear()
 
     async def _pause(self, why: str) -> None:
         logger.warning("{why}; next try in {pause:.2f} s", why=why, pause=self._pause_s)

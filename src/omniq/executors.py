@@ -37,13 +37,13 @@ from omniq.task import (
     Snoozed,
     Succeeded,
     TaskError,
+    last_words,
     seconds,
+    task_error,
 )
 
 E = TypeVar("E", bound=BaseException)
 Reason = Literal["timeout", "cancel", "stop", "lost"]
-MAX_MESSAGE_CHARS: Final = 4096
-MAX_TRACEBACK_CHARS: Final = 16384
 DEADLINE_GRAIN_S: Final = 0.05
 # Sync bodies that take no longer may be run one behind the other in one thread. Then the loop looks this
 # often whether they still do: what is behind one that blocks has waited for two looks at most.
@@ -158,23 +158,12 @@ def describe(exc: BaseException, kind: ErrorKind = "error") -> TaskError:
         message = str(exc)
     except BaseException as worse:
         message = f"<its text could not be made: {type(worse).__name__}>"
-    return TaskError(type(exc).__qualname__, _printable(message, MAX_MESSAGE_CHARS), _tail(text), kind)
+    return task_error(type(exc).__qualname__, message, text, kind)
 
 
 def trace_of(exc: BaseException) -> str:
     """A traceback for the log: code only, where a logger might show the values of variables."""
-    return _tail("".join(traceback.format_tb(exc.__traceback__)) + type(exc).__qualname__)
-
-
-def _printable(text: str, limit: int) -> str:
-    """Text that every store and terminal can take."""
-    text = text if len(text) <= limit else text[:limit] + " ..."
-    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
-
-
-def _tail(text: str) -> str:
-    text = text if len(text) <= MAX_TRACEBACK_CHARS else "... " + text[-MAX_TRACEBACK_CHARS:]
-    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+    return last_words("".join(traceback.format_tb(exc.__traceback__)) + type(exc).__qualname__)
 
 
 def outcome_of(exc: BaseException) -> Outcome:
@@ -331,6 +320,9 @@ class Threads:
     def stop(self) -> None:
         for _ in self._threads:
             self._calls.put(False)
+
+    def run_caller(self) -> bool:
+        return threading.current_thread() in self._threads
 
     def _call_next(self) -> None:
         if not self._called:

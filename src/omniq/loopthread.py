@@ -116,9 +116,10 @@ class LoopThread:
         """End the loop: what is left is cancelled, then `last` is done."""
         with self._ending:
             self._last = self._last or last
-            self._ended = True
+            first, self._ended = not self._ended, True
         if self._thread.is_alive():
-            self.call(self.loop.stop)
+            if first:  # another one would cut off what is done at the end
+                self.call(self.loop.stop)
             self._thread.join()
 
     def __enter__(self) -> Self:

@@ -11,15 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 
-from omniq.errors import CorruptRecord, InvalidOption, UnknownTask
+from omniq.errors import CorruptRecord, UnknownTask
 from omniq.logic.retry import NO_RULES, RetryRules
 from omniq.names import name_in_module
 from omniq.serializer.functions import resolve as import_path
-from omniq.task import shown
+from omniq.task import name_list, shown
 
 Function = Callable[..., Any]
 Kind = Literal["async", "thread", "process"]
@@ -46,10 +47,8 @@ class Resolver:
     def __init__(
         self, registered: Mapping[str, Runnable] | None = None, allow: Sequence[str] | None = None
     ) -> None:
-        if isinstance(allow, str):
-            raise InvalidOption(f"allow must be a list of patterns, such as [{allow!r}], not a str")
         self._registered: Mapping[str, Runnable] = {} if registered is None else registered
-        self._allow = None if allow is None else tuple(allow)
+        self._allow = None if allow is None else name_list(allow, "allow", "'myapp.tasks.*'")
         self._found: dict[str, Runnable] = {}
 
     @property
@@ -144,19 +143,37 @@ def _is_async(func: Function) -> bool:
 
 
 def _context_parameter(func: Function) -> tuple[str | None, int | None]:
-    """The parameter annotated `Context`, written as the class or as its name, and its place."""
+    """The parameter annotated `Context`, or `Context | None`, and its place."""
     try:
         parameters = inspect.signature(func).parameters.values()
     except (TypeError, ValueError):
         return None, None
     for index, parameter in enumerate(parameters):
-        note = parameter.annotation
-        name = (
-            note
-            if isinstance(note, str)
-            else f"{getattr(note, '__module__', '')}.{getattr(note, '__qualname__', '')}"
-        )
-        if name in ("Context", "omniq.Context", "omniq.running.Context"):
+        if _is_context(parameter.annotation, func):
             positional = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
             return parameter.name, index if positional else None
     return None, None
+
+
+def _is_context(note: Any, func: Function) -> bool:
+    """Whether an annotation means the context, under whatever name the function's module has it."""
+    if isinstance(note, str):
+        try:
+            holder = type("holder", (), {"__annotations__": {"it": note}})
+            note = get_type_hints(holder, _globals_of(func), {})["it"]
+        except Exception:  # imported for type checkers only: then its name must do
+            return note in ("Context", "omniq.Context")
+    if get_origin(note) in (Union, UnionType):
+        return any(_is_context(one, func) for one in get_args(note))
+    return f"{getattr(note, '__module__', '')}.{getattr(note, '__qualname__', '')}" == "omniq.running.Context"
+
+
+def _globals_of(func: Function) -> dict[str, Any]:
+    """Where the names are known that stand in its annotations."""
+    func = inspect.unwrap(func)
+    while isinstance(func, partial):
+        func = inspect.unwrap(func.func)
+    for one in (func, getattr(func, "__init__" if isinstance(func, type) else "__call__", None)):
+        if isinstance(known := getattr(one, "__globals__", None), dict):
+            return cast("dict[str, Any]", known)
+    return {}

@@ -30,6 +30,7 @@ from omniq.checks import (
     count,
     func_path,
     moment,
+    name_list,
     one_line,
     positive_seconds,
     queue_name,
@@ -62,6 +63,9 @@ OnFailure: TypeAlias = Literal["stop", "continue"]
 OnConflict: TypeAlias = Literal["skip", "raise", "replace"]
 
 MAX_HEADER_BYTES: Final = 16 << 10
+MAX_TYPE_CHARS: Final = 256
+MAX_MESSAGE_CHARS: Final = 4096
+MAX_TRACEBACK_CHARS: Final = 16384
 TOP_PRIORITY: Final = 9
 
 # --- a task --------------------------------------------------------------------------------------
@@ -93,6 +97,29 @@ class TaskError(Struct, frozen=True, gc=False):
     def mentions(self, text: str) -> bool:
         wanted = text.lower()
         return any(wanted in said.lower() for said in (self.type, self.message, self.traceback))
+
+
+def task_error(type_: str, message: str, traceback: str = "", kind: ErrorKind = "error") -> TaskError:
+    """An error of bounded size, in text that every store and terminal can take."""
+    return TaskError(
+        _first_words(type_, MAX_TYPE_CHARS),
+        _first_words(message, MAX_MESSAGE_CHARS),
+        last_words(traceback),
+        kind,
+    )
+
+
+def _first_words(text: str, limit: int) -> str:
+    return _plain(text if len(text) <= limit else text[:limit] + " ...")
+
+
+def last_words(text: str) -> str:
+    """The end of a traceback, where it says what happened."""
+    return _plain(text if len(text) <= MAX_TRACEBACK_CHARS else "... " + text[-MAX_TRACEBACK_CHARS:])
+
+
+def _plain(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
 
 
 class TaskFields(Struct, frozen=True, kw_only=True):
@@ -156,7 +183,7 @@ def check_fields(task: TaskFields) -> None:
     check_text(task.id, "id", MAX_NAME_CHARS)
     queue_name(task.queue)
     if count(task.priority, "priority", least=0) > TOP_PRIORITY:
-        raise InvalidOption(f"priority must be 0 (last) to 9 (first), not {task.priority!r}")
+        raise InvalidOption(f"priority must be 0 (last) to 9 (first), not {shown(task.priority)}")
     count(task.max_retries, "max_retries", least=0)
     count(task.max_losses, "max_losses", least=1)
     if task.eta is not None:
@@ -173,7 +200,7 @@ def check_fields(task: TaskFields) -> None:
         check_text(task.unique_key, "unique_key", MAX_NAME_CHARS)
     if task.on_failure not in ("stop", "continue"):
         raise InvalidOption(f"on_failure must be 'stop' or 'continue', not {shown(task.on_failure)}")
-    if task.headers:
+    if task.headers or type(task.headers) is not dict:
         check_headers(task.headers)
 
 
@@ -436,11 +463,12 @@ class Page(Struct, frozen=True):
 replace = msgspec.structs.replace
 
 __all__ = [
-    "FUNC_PATH", "MAX_COUNT", "MAX_DURATION_S", "MAX_HEADER_BYTES", "MAX_NAME_CHARS", "TOP_PRIORITY",
-    "Action", "Answer", "Checked", "Claim", "Died", "Duration", "Enqueued", "ErrorKind", "Failed", "Head",
-    "Held", "Interrupted", "OnConflict", "OnFailure", "Outcome", "Page", "Rates", "Renewal", "Run",
-    "RunOutcome", "Settlement", "Snoozed", "StoredTask", "Succeeded", "Tally", "Task", "TaskError",
+    "FUNC_PATH", "MAX_COUNT", "MAX_DURATION_S", "MAX_HEADER_BYTES", "MAX_NAME_CHARS", "MAX_TYPE_CHARS",
+    "TOP_PRIORITY", "Action", "Answer", "Checked", "Claim", "Died", "Duration", "Enqueued", "ErrorKind",
+    "Failed", "Head", "Held", "Interrupted", "OnConflict", "OnFailure", "Outcome", "Page", "Rates", "Renewal",
+    "Run", "RunOutcome", "Settlement", "Snoozed", "StoredTask", "Succeeded", "Tally", "Task", "TaskError",
     "TaskFields", "TaskFilter", "TaskResult", "TaskStatus", "Timing", "WorkerInfo", "check_fields",
-    "check_headers", "check_progress", "check_text", "count", "func_path", "moment", "new_id", "one_line",
-    "positive_seconds", "queue_name", "refuse_unknown", "replace", "seconds", "shown",
+    "check_headers", "check_progress", "check_text", "count", "func_path", "last_words", "moment",
+    "name_list", "new_id", "one_line", "positive_seconds", "queue_name", "refuse_unknown", "replace",
+    "seconds", "shown", "task_error",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ Knows nothing of stores and connections: a call becomes a value here, and the ap
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
@@ -64,7 +65,12 @@ class TaskDecorator:
     def __call__(self, func: Callable[..., Any]) -> Any:
         if not callable(func):
             raise InvalidOption(f"@q.task decorates a function, not {shown(func)}")
-        name = func_path(self._name or task_name(func))
+        if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+            raise InvalidOption(
+                f"{shown(func)} is a generator, which no worker iterates; return a list of what it yields, "
+                "or make a task of what one item needs"
+            )
+        name = func_path(task_name(func) if self._name is None else self._name)
         runnable = runnable_of(func, self._executor, self._rules)
         task: TaskFunction[..., Any, Any] = TaskFunction(self._app, func, name, runnable, self._options)
         for path in (name, *self._aliases):

@@ -73,6 +73,10 @@ class Upkeep:
     def stop(self) -> None:
         self._stopping.set()
 
+    @property
+    def is_forsaken(self) -> bool:
+        return self._crew.is_gone
+
     async def run(self) -> None:
         """Do every chore when its time has come, until stopped."""
         # A third of the lease, so that two renewals in a row may fail before anything is lost.
@@ -256,6 +260,8 @@ class Caretaker:
         finally:
             if self._own_storage is not None:
                 await self._own_storage.close()
+            if self._thread is not None and self._upkeep.is_forsaken:
+                self._thread.loop.stop()  # nobody will
 
     async def stop(self) -> None:
         if self._thread is None:

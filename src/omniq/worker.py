@@ -17,6 +17,7 @@ import inspect
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -50,6 +51,7 @@ from omniq.task import (
     count,
     positive_seconds,
     refuse_unknown,
+    shown,
 )
 from omniq.upkeep import Caretaker, Upkeep
 from omniq.workeroptions import (
@@ -130,7 +132,8 @@ class AsyncWorkerPool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_task: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._starting = False
+        self._borrows = False
+        self._starting: asyncio.Event | None = None  # while a start is under way
 
     # --- how it differs for those who embed it ---------------------------------------------------
 
@@ -186,27 +189,59 @@ class AsyncWorkerPool:
 
     async def start(self) -> None:
         """Open the storage and begin. Returns when the pool is running; starting twice does nothing."""
-        if self._loop_task is not None or self._starting:
+        await self._until_started()
+        if self._loop is not None and self._loop.is_closed():
+            self._forget_loop()
+        if self._loop_task is not None:
             logger.debug("the worker is already running")
             return
-        self._starting = True
+        starting = self._starting = asyncio.Event()
         try:
             await self._begin()
         finally:
-            self._starting = False
+            self._starting = None
+            starting.set()
+
+    async def _until_started(self) -> None:
+        """Whoever starts or stops meanwhile finds it running, or not: nothing in between."""
+        while self._starting is not None:
+            await self._starting.wait()
+
+    def _forget_loop(self) -> None:
+        """The loop that it ran on has closed without a stop, and everything on it."""
+        self._loop = self._loop_task = self._closing = None
+        self.running = False
+        if self._is_last_borrower():
+            self.storage.abandon()
+
+    def _borrow(self) -> None:
+        """Take note that the storage is open for our sake, unless somebody else has opened it for theirs."""
+        self._borrows = self.storage.borrowers > 0 or not self.storage.is_open
+        self.storage.borrowers += self._borrows
+
+    def _is_last_borrower(self) -> bool:
+        """Give it back; whether it is for us to close."""
+        borrows, self._borrows = self._borrows, False
+        self.storage.borrowers -= borrows
+        return borrows and self.storage.borrowers == 0
 
     async def _begin(self) -> None:
         if not self.storage.capabilities.batched:
             self.storage.clock, self.storage.serializer = self._clock, self._serializer
         self._reset()
         await self._crew.open()
-        self._opened_storage = not self.storage.is_open
+        self._borrow()
         try:
             await self.storage.open()
             # Known to be alive before it holds anything, so that its death is noticed at once.
             await self.storage.beat(self.info())
         except StoreUnavailable as exc:
             logger.warning("the store is away, will try again: {}", exc)
+        except BaseException:
+            await self._crew.close()
+            if self._is_last_borrower():
+                await self.storage.close()
+            raise
         self._start_upkeep()
         self.running = True
         self._loop_task = asyncio.create_task(self._run_loop(), name="omniq-worker")
@@ -278,10 +313,16 @@ class AsyncWorkerPool:
 
         After `timeout`, bodies are cancelled and their tasks go back with nothing spent.
         """
+        timeout_s = None if timeout is None else zero_or_seconds(timeout)
+        await self._until_started()
         loop_task = self._loop_task
         if loop_task is None:
             return
-        timeout_s = None if timeout is None else zero_or_seconds(timeout)
+        if self._loop is not None and self._loop.is_closed():
+            self._forget_loop()
+            return
+        if timeout_s is None and not cancel_in_flight:
+            self.forbid_own_body()
         self.running = False
         self._exchanges.stop()
         if cancel_in_flight:
@@ -299,6 +340,14 @@ class AsyncWorkerPool:
         if not loop_task.cancelled():  # which was not whoever stops it here
             loop_task.result()
         self._crew.raise_if_stuck()
+
+    def forbid_own_body(self) -> None:
+        """A body that waits for all bodies to end waits for itself."""
+        if self._loop_task is not None and self._crew.runs_caller():
+            raise InvalidOption(
+                "stop() waits for running bodies, and this is one of them; "
+                "give it a limit, as in stop(timeout=5), or stop the worker from outside"
+            )
 
     async def _ends_within(self, task: asyncio.Task[None], timeout_s: float) -> bool:
         ended = asyncio.Event()
@@ -339,7 +388,7 @@ class AsyncWorkerPool:
                 await self._take_leave()
         except Exception as exc:
             logger.warning("could not say goodbye to the store: {!r}", exc)
-        if self._opened_storage:
+        if self._is_last_borrower():
             await self.storage.close()
         self._loop_task = None
         logger.info("worker stopped: {worker}", worker=self.id)
@@ -456,12 +505,13 @@ class WorkerPool:
         # A clone: the storage itself belongs to whoever made it, on whatever loop that is.
         self._pool.storage = storage.clone()
         self._thread: LoopThread | None = None
+        self._starting = threading.RLock()
 
     @classmethod
     def of(cls, pool: AsyncWorkerPool) -> Self:
         """The blocking face of a pool that was made already."""
         face = cls.__new__(cls)
-        face._pool, face._thread = pool, None
+        face._pool, face._thread, face._starting = pool, None, threading.RLock()
         return face
 
     @property
@@ -474,21 +524,27 @@ class WorkerPool:
 
     def start(self) -> None:
         """Returns once the pool is running; what went wrong is raised here."""
-        if self._thread is not None:
-            logger.debug("the worker is already running")
-            return
-        thread = LoopThread("omniq-worker").start()
-        try:
-            thread.run(self._pool.start(), "use AsyncWorkerPool here")
-        except BaseException:
-            thread.stop()
-            raise
-        self._thread = thread
+        with self._starting:
+            if self._thread is not None:
+                logger.debug("the worker is already running")
+                return
+            thread = LoopThread("omniq-worker").start()
+            try:
+                thread.run(self._pool.start(), "use AsyncWorkerPool here")
+            except BaseException:
+                thread.stop()
+                raise
+            self._thread = thread
 
     def stop(self, *, timeout: Duration | None = None, cancel_in_flight: bool = False) -> None:
         """Returns when everything has ended and the thread is gone."""
         forbid_running_loop("use AsyncWorkerPool here")
-        thread = self._thread
+        if timeout is not None:
+            zero_or_seconds(timeout)  # refused before anything has ended
+        elif not cancel_in_flight:
+            self._pool.forbid_own_body()
+        with self._starting:  # one that is under way
+            thread = self._thread
         if thread is None:
             return
         try:
@@ -496,8 +552,17 @@ class WorkerPool:
                 self._pool.stop(timeout=timeout, cancel_in_flight=cancel_in_flight),
                 "use AsyncWorkerPool here",
             )
+        except StoreUnavailable:
+            if self._thread is thread:
+                raise
+            # Somebody else stopped it meanwhile, and has ended the thread under us.
+        except KeyboardInterrupt:
+            # Nobody waits for the bodies any more: they are given back, or would stay RUNNING in our name.
+            thread.run(self._pool.stop(timeout=0))
+            raise
         finally:
-            self._thread = None
+            if self._thread is thread:
+                self._thread = None
             thread.stop()
 
     def wait(self) -> None:
@@ -512,7 +577,7 @@ class WorkerPool:
         try:
             self.wait()
         except KeyboardInterrupt:
-            logger.info("interrupted; letting running tasks finish")
+            logger.info("interrupted; letting running tasks finish (again, and they are given back)")
         finally:
             self.stop()
 
@@ -540,7 +605,7 @@ class Worker:
         refuse_unknown(unknown, ("serializer", "max_concurrency", "poll_interval"), "a Worker")
         count(max_concurrency, "max_concurrency", least=1)
         if not isinstance(backend, Backend | BaseStorage):
-            raise InvalidOption(f"backend must be a Backend or a BaseStorage, not {backend!r}")
+            raise InvalidOption(f"backend must be a Backend or a BaseStorage, not {shown(backend)}")
         storage = backend.as_storage() if isinstance(backend, Backend) else backend
         self._pool = AsyncWorkerPool(
             storage, max_concurrency, poll_interval, wake=False, serializer=serializer

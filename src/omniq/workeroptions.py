@@ -11,7 +11,7 @@ from omniq.clock import Clock
 from omniq.errors import InvalidOption
 from omniq.serializer import Serializer
 from omniq.storage.base import BaseStorage
-from omniq.task import Duration, positive_seconds, queue_name, shown
+from omniq.task import Duration, name_list, positive_seconds, queue_name, shown
 
 if TYPE_CHECKING:
     from omniq.pool import WorkerPool as ProcessPool
@@ -50,7 +50,7 @@ class WorkerOptions(PoolOptions, total=False):
 def check_storage(storage: BaseStorage) -> BaseStorage:
     if not isinstance(storage, BaseStorage):
         raise InvalidOption(
-            f"storage must be a BaseStorage, such as SQLiteStorage('jobs.db'), not {storage!r}"
+            f"storage must be a BaseStorage, such as SQLiteStorage('jobs.db'), not {shown(storage)}"
         )
     return storage
 
@@ -70,9 +70,10 @@ def check_process_pool(process_pool: ProcessPool | None) -> ProcessPool | None:
 def check_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
     if queues is None:
         return None
-    if isinstance(queues, str) or not queues:
-        raise InvalidOption(f"queues must be a list of names, such as ['default'], not {queues!r}")
-    return tuple(queue_name(queue) for queue in queues)
+    names = name_list(queues, "queues", "'default'")
+    if not names:
+        raise InvalidOption("queues must name one queue at least, such as ['default']; None is all of them")
+    return tuple(queue_name(queue) for queue in names)
 
 
 def zero_or_seconds(timeout: Duration) -> float:

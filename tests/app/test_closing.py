@@ -64,3 +64,27 @@ def test_nothing_waits_for_a_loop_that_has_ended() -> None:
     with pytest.raises(StoreUnavailable, match="closed"):
         thread.run(note("too late"))
     assert done == ["first", "last"]
+
+
+def test_a_second_stop_cuts_off_nothing_of_the_first() -> None:
+    """What is done last takes its time; whoever stops meanwhile waits for it too."""
+    thread = LoopThread("test").start()
+    begun, go_on = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    async def take_time() -> None:
+        begun.set()
+        while not go_on.is_set():  # noqa: ASYNC110 - set by another thread
+            await asyncio.sleep(0.001)
+        done.append("last")
+
+    with ThreadPoolExecutor() as others:
+        first = others.submit(thread.stop, take_time)
+        assert begun.wait(10)
+        second = others.submit(thread.stop)
+        with pytest.raises(TimeoutError):
+            second.result(0.05)
+        go_on.set()
+        first.result(10)
+        second.result(10)
+    assert done == ["last"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from omniq import (
     InvalidOption,
     OmniQ,
     PayloadTooLarge,
+    Task,
     TaskStatus,
     UnserializableArgument,
 )
@@ -185,6 +187,10 @@ async def test_options_add_up() -> None:
         ({"on_conflict": "explode"}, "on_conflict"),
         ({"expires": "never"}, "expires"),
         ({"unique_key": "\n"}, "unique_key"),
+        ({"unique": 5}, "unique"),
+        ({"headers": None}, "headers"),
+        ({"id": ""}, "id"),
+        ({"id": 0}, "id"),
     ],
 )
 def test_bad_options_are_refused_where_they_are_written(options: dict[str, Any], says: str) -> None:
@@ -299,3 +305,59 @@ async def test_runs_only_its_own() -> None:
     assert await theirs.astatus() is TaskStatus.PENDING
     await mine.aclose()
     await other.aclose()
+
+
+@pytest.mark.parametrize("aliases", [5, [5], "old.name", b"old"])
+def test_aliases_are_a_list_of_names(aliases: Any) -> None:
+    app = Made("memory://")
+    with pytest.raises(InvalidOption, match="aliases"):
+        app.q.task(name="x.y", aliases=aliases)
+
+
+@pytest.mark.parametrize("name", ["", 0])
+def test_an_empty_name_is_no_name(name: Any) -> None:
+    app = Made("memory://")
+    with pytest.raises(InvalidOption, match="func_path"):
+        app.q.task(name=name)(module_level)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"serializer": "json"}, "serializer"),
+        ({"serializer": 0}, "serializer"),
+        ({"allow": 5}, "allow"),
+        ({"allow": None}, "allow"),
+        ({"allow": [5]}, "allow"),
+    ],
+)
+def test_bad_options_of_the_application(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidOption, match=says):
+        OmniQ("memory://", **options)
+
+
+async def test_many_takes_a_list_of_calls() -> None:
+    app = Made("memory://")
+    for bad in (5, None, app.add.call(1, 2)):
+        with pytest.raises(InvalidOption, match="enqueue_many takes"):
+            await app.q.aenqueue_many(bad)  # type: ignore[arg-type]
+    storage = await app.q.astorage()
+    for bad in (5, None, Task("a.b")):
+        with pytest.raises(InvalidOption, match="enqueue_many takes"):
+            await storage.enqueue_many(bad)
+    await app.q.aclose()
+
+
+def yields_lines() -> Iterator[str]:
+    yield "a"
+
+
+async def yields_later() -> AsyncIterator[str]:
+    yield "a"
+
+
+@pytest.mark.parametrize("func", [yields_lines, yields_later])
+def test_a_generator_is_refused_where_it_is_made_a_task(func: Any) -> None:
+    """Nobody would iterate it: its body would never run, and only the worker would say so."""
+    with pytest.raises(InvalidOption, match="generator"):
+        Made("memory://").q.task(func)

@@ -17,6 +17,7 @@ from omniq import AsyncWorkerPool, Task, TaskStatus, Worker
 from omniq.clock import Clock
 from omniq.serializer import CloudpickleSerializer, JsonSerializer, MsgpackSerializer, Serializer
 from omniq.storage import MemoryStorage, SQLiteStorage
+from omniq.storage.backend import Reserved
 from omniq.testing import VirtualClock
 from tests.requirements import bodies as shared
 from tests.requirements.backends import ListBackend
@@ -140,6 +141,52 @@ async def test_s002_5_max_concurrency(bodies: Bodies) -> None:
             await turns()
             assert started == list(range(min(done + 2, 4)))
             gates[done].set()
+
+
+class Generous(ListBackend):
+    """Gives all that it has, however little was asked for."""
+
+    async def reserve(self, limit: int) -> list[Reserved]:
+        return await super().reserve(limit + len(self.waiting))
+
+
+@pytest.mark.requirement("S002-5")
+async def test_s002_5_holds_for_a_backend_that_does_not_count(bodies: Bodies) -> None:
+    """S002-5: what `reserve` gives beyond the limit waits for a slot, and no stop leaves it behind."""
+    backend, running, most = Generous(), set[int](), list[int]()
+
+    async def body(n: int) -> None:
+        running.add(n)
+        most.append(len(running))
+        await asyncio.sleep(0.001)
+        running.discard(n)
+
+    for n in range(9):
+        backend.put(bodies(body), n)
+    async with worker(backend, n=2):
+        await until(lambda: most)
+    assert len(backend.successes) == 9, "the stop left some behind"
+    assert max(most) == 2
+
+
+@pytest.mark.requirement("S002-5")
+async def test_s002_5_what_was_not_begun_is_given_back(bodies: Bodies) -> None:
+    """S002-5: a stop with a limit tells the backend of what it has reserved and not begun."""
+    backend, begun = Generous(), list[int]()
+
+    async def body(n: int) -> None:
+        begun.append(n)
+        await asyncio.Event().wait()
+
+    for n in range(5):
+        backend.put(bodies(body), n)
+    pool = AsyncWorkerPool(backend.as_storage(), 2, poll_interval=0.02)
+    await pool.start()
+    await until(lambda: len(begun) == 2)
+    await pool.stop(timeout=0)
+    assert begun == [0, 1]
+    assert len(backend.failures) == 5
+    assert backend.successes == {}
 
 
 @pytest.mark.requirement("S002-6")

@@ -337,3 +337,35 @@ async def test_an_error_of_sqlites_leaves_no_transaction_of_ours_open(database: 
                 await storage.enqueue(Task("a.b"), conn=conn)
             assert not conn.in_transaction
             assert await storage.enqueue(Task("a.b"))
+
+
+async def test_a_connection_that_cannot_write_is_a_bad_argument(database: Path) -> None:
+    """Repeating the call on it would never help."""
+    await made(database)
+    async with SQLiteStorage(database) as storage:
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as conn:
+            with pytest.raises(InvalidOption, match="cannot write"):
+                await storage.enqueue(Task("a.b"), conn=conn)
+            assert not conn.in_transaction
+        with closing(sqlite3.connect(database)) as conn:
+            conn.execute("PRAGMA query_only = ON")
+            with pytest.raises(InvalidOption, match="cannot write"):
+                await storage.enqueue(Task("a.b"), conn=conn)
+            assert not conn.in_transaction
+
+
+async def test_a_transaction_that_has_read_too_early_is_told_how_to_begin(database: Path) -> None:
+    """What it has read has changed since: SQLite lets it write no more, however often it tries."""
+    await made(database)
+    async with SQLiteStorage(database) as storage:
+        with closing(sqlite3.connect(database, isolation_level=None)) as conn:
+            conn.execute("BEGIN")
+            conn.execute("SELECT count(*) FROM omniq_task").fetchone()
+            await storage.enqueue(Task("a.b"))
+            with pytest.raises(StoreUnavailable, match="BEGIN IMMEDIATE"):
+                await storage.enqueue(Task("a.b"), conn=conn)
+            conn.execute("ROLLBACK")
+            conn.execute("BEGIN IMMEDIATE")
+            await storage.enqueue(Task("a.b"), conn=conn)
+            conn.execute("COMMIT")
+        assert await waiting(storage) == 2

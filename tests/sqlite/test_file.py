@@ -213,6 +213,15 @@ def test_a_read_only_folder_is_told_with_the_way_out(field: Field, strict: Path)
     assert list(strict.iterdir()) == []
 
 
+def test_a_file_in_a_read_only_folder_is_told_with_the_way_out(field: Field, strict: Path) -> None:
+    """The file may be written, but its log has no place: that is not a store that will come back."""
+    assert as_nobody(field, strict / "jobs.db").line("STORED") == "1"
+    strict.chmod(0o555)
+    said = as_nobody(field, strict / "jobs.db").line("InvalidOption")
+    assert "beside" in said
+    assert "may write" in said
+
+
 def test_a_file_of_somebody_else_is_told(field: Field, strict: Path) -> None:
     (strict / "jobs.db").touch(0o400)
     if os.getuid() == 0:

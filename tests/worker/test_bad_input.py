@@ -55,7 +55,11 @@ POOLS = [AsyncWorkerPool, WorkerPool]
         ({"queues": "mail"}, "queues"),
         ({"queues": ["mail", "; DROP TABLE omniq_task"]}, "queue"),
         ({"queues": [7]}, "queue"),
+        ({"queues": 5}, "queues"),
+        ({"queues": b"mail"}, "queues"),
         ({"allow": "myapp.*"}, "allow"),
+        ({"allow": 5}, "allow"),
+        ({"allow": [5]}, "allow"),
         ({"serializer": "json"}, "serializer"),
         ({"serializer": dict}, "serializer"),
         ({"concurency": 3}, "did you mean 'concurrency'"),
@@ -138,6 +142,9 @@ def test_options_of_a_worker(options: dict[str, Any]) -> None:
         ({"unique_key": ""}, "unique_key"),
         ({"headers": {"a": 1}}, "headers"),
         ({"on_failure": "explode"}, "on_failure"),
+        ({"headers": None}, "headers"),
+        ({"headers": []}, "headers"),
+        ({"headers": 0}, "headers"),
         ({"id": ""}, "id"),
     ],
     ids=lambda value: re.sub(r"\W+", " ", str(value))[:40] if isinstance(value, dict) else None,
@@ -146,6 +153,49 @@ def test_fields_of_a_task(fields: dict[str, Any], names: str) -> None:
     with pytest.raises(InvalidOption, match=names) as refusal:
         Task(**{"func_path": "a.b", **fields})
     says_one_line(refusal.value)
+
+
+class Shy:
+    def __repr__(self) -> str:
+        raise RuntimeError("not shown")
+
+
+class Wordy:
+    def __repr__(self) -> str:
+        return "two\nlines and \x1b[31m colour"
+
+
+ODD = {"shy": Shy(), "wordy": Wordy(), "endless": "x" * 100_000, "beyond printing": 10**5000}
+
+
+@pytest.mark.parametrize("value", ODD.values(), ids=ODD.keys())
+@pytest.mark.parametrize("name", ["args", "kwargs", "queue", "priority", "eta", "timeout", "headers", "id"])
+def test_what_cannot_be_shown_is_refused_all_the_same(name: str, value: object) -> None:
+    """S19: one line without control characters, whatever was passed."""
+    with pytest.raises(InvalidOption, match=name) as refusal:
+        Task(**{"func_path": "a.b", name: value})
+    says_one_line(refusal.value)
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize("value", ODD.values(), ids=ODD.keys())
+@pytest.mark.parametrize("name", ["concurrency", "poll_interval", "lease", "queues", "allow", "serializer"])
+def test_nor_by_a_pool(name: str, value: object) -> None:
+    options: dict[str, Any] = {name: value}
+    with pytest.raises(InvalidOption, match=name) as refusal:
+        AsyncWorkerPool(MemoryStorage(), **options)
+    says_one_line(refusal.value)
+
+
+@pytest.mark.parametrize("value", ODD.values(), ids=ODD.keys())
+def test_nor_in_place_of_a_storage_or_a_path(value: Any) -> None:
+    for kind in (AsyncWorkerPool, WorkerPool, Worker):
+        with pytest.raises(InvalidOption, match=r"storage|backend") as refusal:
+            kind(value)
+        says_one_line(refusal.value)
+    if not isinstance(value, str):
+        with pytest.raises(InvalidOption, match="path"):
+            SQLiteStorage(value)
 
 
 class NotData:

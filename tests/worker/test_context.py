@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
 import omniq
+import omniq as oq
 from omniq import Context, InvalidOption, Task
+from omniq import Context as Mine
+from omniq.registry import runnable_of
 from omniq.testing import VirtualClock
 from tests.worker.scene import Bodies, Logs, ended, running, turns, until
 from tests.worker.stores import AnyStore, Five, Memory, task_of
@@ -82,6 +85,52 @@ async def test_by_annotation(bodies: Bodies, func: Any, args: Any, kwargs: Any, 
         result = await ended(store, task_id)
     assert result.error is None
     assert result.result == [value, task_id, 1, 1, False]
+
+
+def renamed(ctx: Mine, x: int) -> list[Any]:
+    return [x, *facts(ctx)]
+
+
+def within(x: int, ctx: oq.Context) -> list[Any]:
+    return [x, *facts(ctx)]
+
+
+def optional(x: int, ctx: Context | None = None) -> list[Any]:
+    return [x, *(() if ctx is None else facts(ctx))]
+
+
+def older_optional(x: int, ctx: Optional[Context] = None) -> list[Any]:  # noqa: UP045 - people write it
+    return [x, *(() if ctx is None else facts(ctx))]
+
+
+def evaluated(x: int, ctx: Any = None) -> list[Any]:
+    return [x, *(() if ctx is None else facts(ctx))]
+
+
+evaluated.__annotations__["ctx"] = Context | None
+
+
+@pytest.mark.parametrize("func", [renamed, within, optional, older_optional, evaluated])
+async def test_by_annotation_however_it_is_written(bodies: Bodies, func: Any) -> None:
+    """Under another name, within a module, or optional so that the function can be called without it."""
+    async with Memory() as store, running(store):
+        task_id = await store.enqueue(Task(bodies(func), (7,), max_retries=0))
+        result = await ended(store, task_id)
+    assert result.error is None
+    assert result.result == [7, task_id, 1, 1, False]
+
+
+class Elsewhere:
+    class Context:
+        """Another library's, under the same name."""
+
+
+def test_another_context_is_an_argument_like_any_other() -> None:
+    namespace: dict[str, Any] = {"Context": Elsewhere.Context}
+    source = "from __future__ import annotations\ndef body(ctx: Context, x: int): return x"
+    exec(source, namespace)
+    assert runnable_of(namespace["body"]).context_parameter is None
+    assert runnable_of(renamed).context_parameter == "ctx"
 
 
 async def test_the_attempt_counts_and_the_epoch_fences(builtin: AnyStore, bodies: Bodies) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -216,8 +218,151 @@ def test_a_program_with_a_pool_ends(script: str, says: str, tmp_path: Path) -> N
     assert time.monotonic() - begun < 20
 
 
+INTERRUPTED_TWICE = """
+import asyncio, os, signal, sys, threading, traceback
+from omniq import Task, WorkerPool
+from omniq.storage import SQLiteStorage
+
+inside = threading.Event()
+
+async def waits():
+    inside.set()
+    await asyncio.Event().wait()
+
+def blocks():
+    inside.set()
+    threading.Event().wait()
+
+async def put():
+    async with SQLiteStorage("jobs.db") as store:
+        await store.enqueue(Task("twice." + sys.argv[1], id="t"))
+
+def main_thread_is_in(function):
+    stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
+    return any(frame.name == function and "omniq/worker" in frame.filename for frame in stack)
+
+def interrupt():
+    inside.wait()
+    for function in ("wait", "stop"):
+        while not main_thread_is_in(function):
+            threading.Event().wait(0.01)
+        threading.Event().wait(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+sys.modules["twice"] = sys.modules["__main__"]
+asyncio.run(put())
+threading.Thread(target=interrupt, daemon=True).start()
+WorkerPool(SQLiteStorage("jobs.db"), 2).run()
+"""
+
+
+@pytest.mark.parametrize("body", ["waits", "blocks"])
+def test_a_second_interrupt_gives_back_what_runs(body: str, tmp_path: Path) -> None:
+    """SEMANTICS 7: whoever is that impatient leaves no row RUNNING, and nothing was spent."""
+    run = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_TWICE, body],
+        cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert run.returncode == -signal.SIGINT, run.stderr
+
+    async def look() -> Task:
+        async with SQLiteStorage(tmp_path / "jobs.db") as store:
+            task = await store.get_task("t")
+            assert task is not None
+            return task
+
+    task = asyncio.run(look())
+    assert (task.status, task.attempts, task.losses) == (TaskStatus.PENDING, 0, 0)
+
+
 def test_worker_is_async_only() -> None:
     for verb in ("start", "stop"):
         assert inspect.iscoroutinefunction(getattr(Worker, verb))
         assert inspect.iscoroutinefunction(getattr(AsyncWorkerPool, verb))
         assert not inspect.iscoroutinefunction(getattr(WorkerPool, verb))
+
+
+# --- several threads at once ---------------------------------------------------------------------
+
+
+def in_threads(work: Callable[[], object], n: int = 4) -> list[BaseException]:
+    """Do `work` in `n` threads at the same moment; what they raised."""
+    barrier, raised = threading.Barrier(n), list[BaseException]()
+
+    def one() -> None:
+        barrier.wait()
+        try:
+            work()
+        except BaseException as exc:
+            raised.append(exc)
+
+    threads = [threading.Thread(target=one) for _ in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+def test_starts_from_several_threads_make_one_worker(tmp_path: Path) -> None:
+    """S000-23: no thread is left over, whoever started."""
+    before = omniq_threads()
+    pool = WorkerPool(SQLiteStorage(tmp_path / "jobs.db"))
+    for _ in range(10):
+        assert in_threads(pool.start) == []
+        assert pool.running
+        assert len([t for t in omniq_threads() - before if t.name == "omniq-worker"]) == 1
+        pool.stop()
+        assert not pool.running
+    until_blocking(lambda: omniq_threads() <= before)
+
+
+def test_stops_from_several_threads_all_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", broken.append)
+    before = omniq_threads()
+    pool = WorkerPool(SQLiteStorage(tmp_path / "jobs.db"))
+    for _ in range(20):
+        pool.start()
+        assert in_threads(pool.stop) == []
+        assert not pool.running
+    until_blocking(lambda: omniq_threads() <= before)
+    assert broken == []
+
+
+def test_a_bad_timeout_of_stop_ends_nothing(bodies: Bodies) -> None:
+    """Refused before anything has ended: bodies go on, and the worker claims the next task."""
+    store, began, gate = Memory(), threading.Event(), threading.Event()
+
+    def waits() -> str:
+        began.set()
+        gate.wait(5)
+        return "done"
+
+    pool = WorkerPool(store, poll_interval=0.02)
+    pool.start()
+    asyncio.run(enqueue(store, Task(bodies(waits), id="t", max_retries=0)))
+    assert began.wait(5)
+    with pytest.raises(InvalidOption, match="timeout"):
+        pool.stop(timeout=-1)
+    assert pool.running
+    gate.set()
+    until_blocking(lambda: await_final(store, "t") is TaskStatus.SUCCESS)
+    pool.stop()
+
+
+def test_a_thread_body_that_would_wait_for_itself_is_told(bodies: Bodies) -> None:
+    store = Memory()
+    pool = WorkerPool(store, poll_interval=0.02)
+    said: list[str] = []
+
+    def body() -> None:
+        try:
+            pool.stop()
+        except InvalidOption as exc:
+            said.append(str(exc))
+
+    with pool:
+        asyncio.run(enqueue(store, Task(bodies(body), id="t")))
+        until_blocking(lambda: said or await_final(store, "t") is TaskStatus.SUCCESS)
+    assert "stop(timeout=" in said[0]

@@ -9,7 +9,9 @@ import pytest
 from omniq import AsyncWorkerPool, Context, InvalidOption, Retry, Task, TaskStatus, WorkerPool
 from omniq.executors import CANCEL_GRACE_S
 from omniq.storage import MemoryStorage, SQLiteStorage
-from tests.worker.scene import Logs, await_final, until_blocking
+from omniq.task import MAX_TYPE_CHARS
+from tests.worker.scene import Logs, await_final, ended, running, until_blocking
+from tests.worker.stores import AnyStore
 
 HERE = __name__
 
@@ -176,3 +178,48 @@ def test_a_loop_that_ends_without_a_stop_leaves_nothing_running(tmp_path: Path) 
 
     assert asyncio.run(look(asyncio.run(begin()))) is TaskStatus.PENDING
     storage.abandon()
+
+
+class Unspeakable(Exception):
+    """Its name can be stored nowhere as it is."""
+
+
+Unspeakable.__qualname__ = "lone \ud800 surrogate, \x00"
+
+
+class Endless(Exception):
+    pass
+
+
+Endless.__qualname__ = "E" * 1_000_000
+
+
+def unspeakable() -> None:
+    raise Unspeakable("x")
+
+
+def endless() -> None:
+    raise Endless("x")
+
+
+@pytest.mark.parametrize("body", ["unspeakable", "endless"])
+async def test_the_name_of_an_error_is_bounded_text(body: str, builtin: AnyStore) -> None:
+    """S002-12: one task's failure never ends the worker, whatever the error is called."""
+    async with builtin, running(builtin, poll_interval=0.02) as pool:
+        task_id = await builtin.enqueue(Task(f"{HERE}.{body}", max_retries=0))
+        error = (await ended(builtin, task_id)).error
+        assert error is not None
+        assert error.message == "x"
+        assert len(error.type) <= MAX_TYPE_CHARS + 4
+        assert error.type.encode().decode() == error.type
+        assert "\x00" not in error.type
+        assert pool.running
+
+
+@pytest.mark.parametrize("done", [10**400, -(10**400)])
+def test_progress_beyond_any_float_is_refused(done: int) -> None:
+    context = Context("t", 1, 1, lambda *_: None)
+    with pytest.raises(InvalidOption, match="finite"):
+        context.progress(done)
+    with pytest.raises(InvalidOption, match="finite"):
+        context.progress(1, done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from omniq import AsyncWorkerPool, InvalidOption, PoolNotRunning, Task, TaskStat
 from omniq.storage import MemoryStorage
 from omniq.task import RunOutcome
 from omniq.testing import VirtualClock
-from tests.worker.scene import Bodies, Logs, ended, omniq_threads, running, turns, until
+from tests.worker.scene import Bodies, Logs, ended, omniq_threads, running, turns, until, until_blocking
 from tests.worker.stores import (
     AnyStore,
     Five,
@@ -451,6 +452,22 @@ async def test_closes_a_storage_only_if_it_opened_it(builtin: AnyStore, opened: 
     await builtin.close()
 
 
+async def test_the_last_of_several_pools_closes_what_the_first_has_opened(builtin: AnyStore) -> None:
+    """Whoever opened it, nobody closes it under another; and it does not stay open behind them all."""
+    assert not isinstance(builtin, Five)
+    pools = [AsyncWorkerPool(builtin, poll_interval=0.02) for _ in range(3)]
+    await asyncio.gather(*(pool.start() for pool in pools))
+    for pool in pools:
+        assert builtin.is_open
+        await pool.stop()
+    assert not builtin.is_open
+    await builtin.open()  # now it is ours
+    async with running(builtin), running(builtin):
+        pass
+    assert builtin.is_open
+    await builtin.close()
+
+
 async def test_starts_again_after_a_stop(store: AnyStore, bodies: Bodies) -> None:
     async def body(n: int) -> int:
         return n
@@ -510,3 +527,142 @@ async def test_a_failed_start_can_be_repeated() -> None:
     await pool.start()
     assert pool.running
     await pool.stop()
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+async def test_a_stop_during_a_start_stops_what_is_started(bodies: Bodies, how: str) -> None:
+    """S000-23: after `stop()` nothing is claimed any more, whenever it came."""
+
+    class Slow(Memory):
+        opening, may_open = asyncio.Event(), asyncio.Event()
+
+        async def open(self) -> None:
+            self.opening.set()
+            await self.may_open.wait()
+            await super().open()
+
+    store = Slow()
+    pool = AsyncWorkerPool(store, poll_interval=0.02)
+    starting = asyncio.create_task(pool.start())
+    await store.opening.wait()
+    if how == "before":  # whoever starts a second time may rely on it that the pool runs
+        again = asyncio.create_task(pool.start())
+        await turns()
+        assert not again.done()
+    stopping = asyncio.create_task(pool.stop())
+    await turns()
+    store.may_open.set()
+    await asyncio.gather(starting, stopping)
+    assert not pool.running
+    assert not store.is_open
+    if how == "before":
+        await again
+
+
+async def test_a_cancelled_start_closes_what_it_opened(builtin: AnyStore) -> None:
+    assert not isinstance(builtin, Five)
+    entered = asyncio.Event()
+
+    async def beat(info: Any) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    builtin.beat = beat  # type: ignore[method-assign]
+    pool = AsyncWorkerPool(builtin)
+    starting = asyncio.create_task(pool.start())
+    await entered.wait()
+    starting.cancel()
+    with suppress(asyncio.CancelledError):
+        await starting
+    assert not builtin.is_open
+
+
+def test_starts_again_when_its_loop_was_closed_without_a_stop(builtin: AnyStore) -> None:
+    """The second start must not take the dead one for a running worker."""
+    pool = AsyncWorkerPool(builtin, poll_interval=0.02)
+    asyncio.run(pool.start())
+
+    async def second() -> None:
+        await pool.start()
+        assert pool.running
+        async with builtin.clone() as twin:
+            task_id = await twin.enqueue(Task("json.dumps", (7,)))
+            assert (await ended(twin, task_id)).result == "7"
+        await pool.stop()
+        assert not builtin.is_open
+
+    asyncio.run(second())
+
+
+def test_stops_quietly_when_its_loop_was_closed_already(builtin: AnyStore) -> None:
+    before = omniq_threads()
+    pool = AsyncWorkerPool(builtin, poll_interval=0.02)
+    asyncio.run(pool.start())
+    asyncio.run(pool.stop())
+    assert not pool.running
+    until_blocking(lambda: omniq_threads() <= before)
+
+
+async def test_a_body_that_would_wait_for_itself_is_told(builtin: AnyStore, bodies: Bodies) -> None:
+    pool = AsyncWorkerPool(builtin, poll_interval=0.02)
+
+    async def body() -> None:
+        await pool.stop()
+
+    path = bodies(body)
+    async with builtin:
+        await pool.start()
+        task_id = await builtin.enqueue(Task(path, max_retries=0))
+        error = (await ended(builtin, task_id)).error
+        assert error is not None
+        assert "stop(timeout=" in error.message
+        assert pool.running
+        await pool.stop()
+
+
+async def test_a_body_may_let_somebody_else_stop_its_worker(builtin: AnyStore, bodies: Bodies) -> None:
+    pool = AsyncWorkerPool(builtin, poll_interval=0.02)
+    stopping: list[asyncio.Task[None]] = []
+
+    async def body() -> str:
+        stopping.append(asyncio.create_task(pool.stop()))
+        return "told"
+
+    path = bodies(body)
+    async with builtin:
+        await pool.start()
+        task_id = await builtin.enqueue(Task(path))
+        assert (await ended(builtin, task_id)).result == "told"
+        await stopping[0]
+        assert not pool.running
+
+
+@pytest.mark.parametrize("verb", ["dequeue", "mark_done"])
+async def test_a_stop_with_a_limit_ends_although_the_store_never_answers(bodies: Bodies, verb: str) -> None:
+    """SEMANTICS 7: with a timeout it returns, even where a call to somebody else's store hangs."""
+    clock, hangs = VirtualClock(), asyncio.Event()
+
+    class Hanging(Five):
+        async def dequeue(self, now: Any = None) -> Task | None:
+            if verb == "dequeue":
+                hangs.set()
+                await asyncio.Event().wait()
+            return await super().dequeue(now)
+
+        async def mark_done(self, task_id: str, result: Any) -> None:
+            hangs.set()
+            await asyncio.Event().wait()
+
+    async def body() -> None: ...
+
+    store = Hanging()
+    await store.enqueue(Task(bodies(body)))
+    pool = AsyncWorkerPool(store, poll_interval=0.02, clock=clock)
+    await pool.start()
+    await hangs.wait()
+    stopping = asyncio.create_task(pool.stop(timeout=1))
+    for _ in range(30):
+        await clock.advance(seconds=1)
+    assert stopping.done()
+    await stopping
+    assert not pool.running

@@ -106,6 +106,8 @@ class BaseStorage(ABC):
     serializer: Serializer = MsgpackSerializer()
     # Nothing else is on its event loop: a short look may hold that up, and wakes no other thread then.
     alone_on_loop: bool = False
+    # Pools that work on it since one of them opened it: the last of them closes it.
+    borrowers: int = 0
 
     @property
     def url(self) -> str | None:

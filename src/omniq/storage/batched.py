@@ -19,6 +19,7 @@ from omniq.storage.base import BaseStorage, Capabilities
 from omniq.storage.recent import RecentClaims
 from omniq.storage.tallying import counted, rated
 from omniq.task import (
+    MAX_NAME_CHARS,
     Action,
     Answer,
     Checked,
@@ -35,16 +36,19 @@ from omniq.task import (
     TaskResult,
     TaskStatus,
     check_fields,
+    check_headers,
     count,
     func_path,
     moment,
     new_id,
     shown,
+    task_error,
 )
 
 MAX_PAYLOAD_BYTES: Final = 1 << 20
 MAX_BATCH: Final = 100_000
 MAX_PAGE: Final = 10_000
+MAX_ID_SHOWN: Final = MAX_NAME_CHARS + 2
 DAY_S: Final = 86400.0
 _COMMON: Final = tuple(TaskFields.__struct_fields__)
 
@@ -97,6 +101,9 @@ class BatchedStorage(BaseStorage):
         self._opening = None
         await self._disconnect()
 
+    def abandon(self) -> None:
+        self._loop = self._opening = None
+
     @abstractmethod
     async def _connect(self) -> None: ...
 
@@ -136,8 +143,21 @@ class BatchedStorage(BaseStorage):
 
     async def mark_done(self, task_id: str, result: TaskResult, *, epoch: int | None = None) -> Answer:
         """T4, or T4i for an interval task."""
+        if not isinstance(result, TaskResult) or result.status is not TaskStatus.SUCCESS:
+            raise InvalidOption(
+                "mark_done takes TaskResult(task_id, TaskStatus.SUCCESS, value); mark_failed is for failures"
+            )
+        if result.task_id != task_id:
+            raise InvalidOption(
+                f"mark_done of {shown(task_id)} was given the result of {shown(result.task_id)}"
+            )
         claim = self._claim_of(task_id, epoch)
         encoded = self.serializer.dumps(result.result)
+        if len(encoded) > self.max_payload:
+            raise PayloadTooLarge(
+                f"the result takes {len(encoded):,} bytes, more than {self.max_payload:,}; "
+                "store it elsewhere and keep a key"
+            )
         task = await self.get_task(task_id)
         if task is not None and task.repeats:
             assert task.interval is not None
@@ -219,6 +239,11 @@ class BatchedStorage(BaseStorage):
     @staticmethod
     def _anew(task: Task | StoredTask, payload: bytes) -> StoredTask:
         common = {name: getattr(task, name) for name in _FROM_USER}
+        if (
+            task.headers
+        ):  # a dict of somebody's own: it may have changed since the task was made, and may again
+            check_headers(task.headers)
+            common["headers"] = dict(task.headers)
         return StoredTask(task.func_path, payload, **common)
 
     def encode_many(self, tasks: Iterable[Task | StoredTask]) -> list[StoredTask]:
@@ -227,6 +252,8 @@ class BatchedStorage(BaseStorage):
             stored = tasks
             for task in tasks:
                 self._check_size(task)
+        elif not isinstance(tasks, Iterable):
+            raise InvalidOption(f"enqueue_many takes a list of tasks, not {shown(tasks)}")
         else:
             stored = [self.encode(task) for task in islice(tasks, MAX_BATCH + 1)]
         if len(stored) > MAX_BATCH:
@@ -251,15 +278,17 @@ def as_task_error(error: TaskError | BaseException | str) -> TaskError:
             raise InvalidOption(
                 f"kind must be one of {', '.join(get_args(ErrorKind))}, not {shown(error.kind)}"
             )
-        return error
+        return task_error(error.type, error.message, error.traceback, error.kind)
     if isinstance(error, BaseException):
         text = "".join(traceback.format_exception(error))
-        return TaskError(type(error).__qualname__, str(error), text)
-    return TaskError("Error", str(error))
+        return task_error(type(error).__qualname__, str(error), text)
+    return task_error("Error", str(error))
 
 
 def unknown(task_id: str) -> NotFound:
-    return NotFound(f"no task {task_id!r} in this store: never enqueued here, deleted, or pruned")
+    return NotFound(
+        f"no task {shown(task_id, MAX_ID_SHOWN)} in this store: never enqueued here, deleted, or pruned"
+    )
 
 
 def check_page(limit: int) -> int:

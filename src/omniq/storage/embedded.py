@@ -47,6 +47,7 @@ from omniq.task import (
     count,
     positive_seconds,
     queue_name,
+    shown,
 )
 
 T = TypeVar("T")
@@ -172,12 +173,16 @@ class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
         self._bell().add(self._listener)
 
     def abandon(self) -> None:
+        super().abandon()
+        self._forget_listener()
+
+    def _forget_listener(self) -> None:
         if self._listener is not None:
             self._bell().remove(self._listener)
             self._listener = None
 
     async def _stop_listening(self) -> None:
-        EmbeddedStorage.abandon(self)
+        self._forget_listener()
         self._tell_broken(list(self._awaited), StoreUnavailable("the storage was closed while waiting"))
         if self._watcher is not None:
             self._watcher.cancel()
@@ -208,7 +213,7 @@ class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
 
     def _checked(self, tasks: Iterable[Task | StoredTask], on_conflict: OnConflict) -> list[StoredTask]:
         if on_conflict not in ("skip", "raise", "replace"):
-            raise InvalidOption(f"on_conflict must be 'skip', 'raise' or 'replace', not {on_conflict!r}")
+            raise InvalidOption(f"on_conflict must be 'skip', 'raise' or 'replace', not {shown(on_conflict)}")
         return self.encode_many(tasks)
 
     def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> Awaitable[list[Enqueued]]:

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from omniq.errors import NotFound
 from omniq.logic.health import Backlog, Beat
 from omniq.logic.why import Facts
 from omniq.storage.base import BaseStorage
+from omniq.storage.batched import unknown
 from omniq.storage.tallying import counted
 from omniq.task import Head, Tally, WorkerInfo, replace
 
@@ -23,7 +23,7 @@ async def facts_about(storage: BaseStorage, task_id: str) -> Facts:
     """What `why` needs to know of one task."""
     task = await storage.get_task(task_id)
     if task is None:
-        raise NotFound(f"no task {task_id!r} in this store: never enqueued here, deleted, or pruned")
+        raise unknown(task_id)
     if task.status.final:
         return Facts(task, storage.clock.now())
     return Facts(

@@ -23,7 +23,7 @@ from omniq.storage.embedded import Bell, EmbeddedStorage, check_claim
 from omniq.storage.rows import Rows
 from omniq.storage.sqlite.beside import Ear, Kind
 from omniq.storage.sqlite.engine import Durability, Engine, Version
-from omniq.storage.sqlite.failures import explained
+from omniq.storage.sqlite.failures import explained_to_caller
 from omniq.storage.sqlite.jobs import AwaitedJob, BlockingJob
 from omniq.storage.sqlite.records import Retention, text_or_bytes
 from omniq.storage.sqlite.rows import SQLiteRows
@@ -109,9 +109,9 @@ class SQLiteStorage(EmbeddedStorage):
     ) -> None:
         super().__init__()
         if durability not in ("fsync", "relaxed"):
-            raise InvalidOption(f"durability must be 'fsync' or 'relaxed', not {durability!r}")
-        if not str(path) or "\x00" in str(path):
-            raise InvalidOption(f"{shown(str(path))} is no path; write SQLiteStorage('jobs.db')")
+            raise InvalidOption(f"durability must be 'fsync' or 'relaxed', not {shown(durability)}")
+        if not isinstance(path, str | os.PathLike) or not str(path) or "\x00" in str(path):
+            raise InvalidOption(f"{shown(path)} is no path; write SQLiteStorage('jobs.db')")
         self.path = Path(path).expanduser().absolute()
         self.durability: Durability = durability
         self.clock = clock
@@ -354,7 +354,7 @@ class SQLiteStorage(EmbeddedStorage):
             if isinstance(exc, sqlite3.ProgrammingError):
                 raise InvalidOption(f"conn cannot be used here: {exc}") from exc
             if isinstance(exc, sqlite3.Error):
-                raise explained(exc, self.path) from exc
+                raise explained_to_caller(exc, self.path) from exc
             raise
         finally:
             conn.row_factory, conn.text_factory = factories

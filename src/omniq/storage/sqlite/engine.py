@@ -29,7 +29,14 @@ from omniq.errors import (
 from omniq.storage.embedded import Bell
 from omniq.storage.sqlite.beside import Beside, Kind
 from omniq.storage.sqlite.connected import NotAllHeld
-from omniq.storage.sqlite.failures import explained, is_away, is_undecodable, read_as_bytes, translated
+from omniq.storage.sqlite.failures import (
+    explained,
+    is_away,
+    is_undecodable,
+    read_as_bytes,
+    too_large,
+    translated,
+)
 from omniq.storage.sqlite.file import check_version, identity, prepare_file, prepare_schema
 from omniq.storage.sqlite.jobs import BlockingJob, Job, deliver
 from omniq.storage.sqlite.rows import SQLiteRows
@@ -418,6 +425,8 @@ class Engine:
             job.error = explained(exc, self.path)
         except UnicodeEncodeError as exc:
             job.error = InvalidOption(f"text with a lone surrogate cannot be stored: {exc.object!a:.80}")
+        except OverflowError as exc:
+            job.error = too_large(exc)
         except Exception as exc:
             job.error = exc
         return job.error is None
@@ -481,6 +490,8 @@ class Engine:
                     job.answer = job.run(self._read_rows)
         except UnicodeEncodeError as exc:
             job.error = InvalidOption(f"no text with a lone surrogate is stored: {exc.object!a:.80}")
+        except OverflowError as exc:
+            job.error = too_large(exc)
         except Exception as exc:
             job.error = exc
         with contextlib.suppress(sqlite3.Error):

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-from omniq.errors import CorruptRecord, OmniqError, StoreUnavailable
+from omniq.errors import CorruptRecord, InvalidOption, OmniqError, StoreUnavailable
 from omniq.storage.sqlite.records import text_or_bytes
 
 _AWAY: Final = (
@@ -46,6 +46,8 @@ def explained(exc: sqlite3.Error, path: Path) -> OmniqError:
     text = str(exc)
     if "not a database" in text:
         return CorruptRecord(f"{path} is not a SQLite database; give another path, or move the file away")
+    if "binding parameter" in text:
+        return InvalidOption(f"an argument is of a type that cannot be stored: {text}; ids are text")
     if isinstance(exc, sqlite3.IntegrityError):
         return CorruptRecord(f"{path} contradicts itself: {text}; run `omniq doctor`")
     if is_undecodable(exc):
@@ -62,6 +64,24 @@ def explained(exc: sqlite3.Error, path: Path) -> OmniqError:
             "open the storage before it begins"
         )
     return StoreUnavailable(f"{path}: {text}")
+
+
+def explained_to_caller(exc: sqlite3.Error, path: Path) -> OmniqError:
+    """The same, where it is their connection and their transaction."""
+    if "readonly" in str(exc):
+        return InvalidOption("conn cannot write: it is open read-only, or PRAGMA query_only is on")
+    if getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return StoreUnavailable(
+            f"what the transaction on conn has read from {path} has changed since; "
+            "roll it back and repeat it, and begin it with BEGIN IMMEDIATE"
+        )
+    return explained(exc, path)
+
+
+def too_large(exc: OverflowError) -> Exception:
+    if "SQLite" not in str(exc):
+        return exc
+    return InvalidOption("an argument is a number of more than 64 bits; ids are text")
 
 
 @contextlib.contextmanager

@@ -30,6 +30,11 @@ def prepare_file(path: Path) -> None:
     except FileExistsError:
         if not os.access(path, os.R_OK | os.W_OK):
             raise InvalidOption(f"{path} cannot be written by this user; change its mode or owner") from None
+        if not os.access(path.parent, os.W_OK | os.X_OK) and not Path(f"{path}-wal").exists():
+            raise InvalidOption(
+                f"{path.parent} cannot be written by this user, and SQLite keeps its log beside the file; "
+                "give a path in a folder that this user may write"
+            ) from None
     except FileNotFoundError as exc:
         raise InvalidOption(f"there is no folder {path.parent}; create it, or give another path") from exc
     except OSError as exc:

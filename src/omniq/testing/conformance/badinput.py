@@ -66,6 +66,20 @@ REFUSED: dict[str, tuple[Verb, str]] = {
 class BadInput(FullCase):
     """Each is an error of the project's own."""
 
+    async def test_headers_are_looked_at_when_they_are_kept(self) -> None:
+        """A task is frozen, a dict in it is not: what cannot be read again must not be stored."""
+        task = Task(JOB, headers={"by": "ann"}, id="t")
+        task.headers["count"] = 5  # type: ignore[assignment]
+        with pytest.raises(InvalidOption, match="headers"):
+            await self.store.enqueue(task)
+        assert await self.store.get_task("t") is None
+
+    async def test_headers_are_those_of_the_enqueue(self) -> None:
+        headers = {"by": "ann"}
+        await self.store.enqueue(Task(JOB, headers=headers, id="t"))
+        headers["by"] = "bob"
+        assert (await self.look("t")).headers == {"by": "ann"}
+
     @pytest.mark.parametrize("case", REFUSED)
     async def test_a_bad_argument_is_refused(self, case: str) -> None:
         await self.put(id="t", eta=self.moment(9))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from omniq.errors import DuplicateTask, InvalidOption, Unsupported
+from omniq.errors import DuplicateTask, InvalidOption, PayloadTooLarge, Unsupported
 from omniq.serializer import Encoded
 from omniq.storage.base import BaseStorage
-from omniq.task import Answer, Settlement, StoredTask, Task, TaskResult, TaskStatus
+from omniq.task import Answer, Settlement, StoredTask, Task, TaskError, TaskResult, TaskStatus
 from omniq.testing.conformance.case import BOOM, JOB, FullCase, promptly
 
 
@@ -107,6 +108,23 @@ class SeedVerbs(FullCase):
         assert result is not None
         assert (result.status, result.result) == (TaskStatus.SUCCESS, 7)
 
+    async def test_mark_done_takes_a_success_of_this_task(self) -> None:
+        """A failure that is told in the wrong verb must not be kept as a success."""
+        await self.put()
+        task = await self.taken()
+        failed = TaskResult(task.id, TaskStatus.FAILED, None, BOOM)
+        for wrong in (failed, TaskResult("another", TaskStatus.SUCCESS, 7), None, 7):
+            with pytest.raises(InvalidOption, match="mark_done"):
+                await self.store.mark_done(task.id, wrong)  # type: ignore[arg-type]
+        assert (await self.look(task.id)).status is TaskStatus.RUNNING
+
+    async def test_mark_done_takes_no_more_than_a_payload_may_be(self) -> None:
+        await self.put()
+        task = await self.taken()
+        with pytest.raises(PayloadTooLarge):
+            await self.store.mark_done(task.id, self.done(task, "x" * self.store.max_payload))
+        assert (await self.look(task.id)).status is TaskStatus.RUNNING
+
     async def test_mark_done_of_an_interval_task_waits_for_the_next_run(self) -> None:
         await self.put(interval=3 * self.tick_s)
         task = await self.taken()
@@ -139,6 +157,29 @@ class SeedVerbs(FullCase):
         error = (await self.look(task.id)).error
         assert error is not None
         assert error.message == "no luck"
+
+    @pytest.mark.parametrize(
+        "said",
+        ["x" * 1_000_000, ValueError("x" * 1_000_000), TaskError("x" * 10_000, "x", "x" * 1_000_000)],
+        ids=["text", "exception", "error"],
+    )
+    async def test_mark_failed_keeps_a_bounded_part(self, said: Any) -> None:
+        await self.put()
+        task = await self.taken()
+        await self.store.mark_failed(task.id, said)
+        error = (await self.look(task.id)).error
+        assert error is not None
+        assert error.type
+        assert error.message
+        assert len(error.type + error.message + error.traceback) < 30_000
+
+    @pytest.mark.parametrize(
+        "said", ["\ud800 alone", TaskError("\ud800", "\x00", "\ud800")], ids=["text", "error"]
+    )
+    async def test_mark_failed_takes_text_of_any_letters(self, said: Any) -> None:
+        await self.put()
+        task = await self.taken()
+        assert await self.store.mark_failed(task.id, said) is Answer.HELD
 
     # --- without an epoch ------------------------------------------------------------------------
 

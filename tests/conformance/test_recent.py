@@ -1,4 +1,4 @@
-"""The claims that a storage remembers for verbs without an epoch: the newest of each task, and not for ever."""
+"""Claims that a storage remembers for verbs without an epoch: the newest of each task, and not for ever."""
 
 from omniq.storage.recent import MAX_REMEMBERED, RecentClaims
 from omniq.task import StoredTask

@@ -120,6 +120,48 @@ def test_a_full_disk_is_told_and_then_it_goes_on(field: Field) -> None:
         assert conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
+# The file has room, but its log may not grow any more: it has to be used again from its start.
+NO_ROOM_FOR_THE_LOG = """
+import asyncio, os, resource, sys
+from omniq import Task
+from omniq.errors import StoreUnavailable
+from omniq.storage import SQLiteStorage
+
+path = sys.argv[1]
+
+async def main():
+    async with SQLiteStorage(path) as storage:
+        await storage.enqueue(Task("builtins.len", ("abc",)))
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+        refused = 0
+        for number in range(90):
+            task = Task("builtins.len", ("abc",), id=f"n{number}")
+            for _ in range(5):
+                try:
+                    await storage.enqueue(task)
+                    break
+                except StoreUnavailable:
+                    refused += 1
+            else:
+                raise SystemExit(f"{number} enqueued, and no more")
+        print("REFUSED", refused, flush=True)
+        print("KEPT", len(await storage.list_tasks(limit=1000)), await storage.verify(), flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.bound(60)
+def test_a_log_that_cannot_grow_is_used_again(field: Field) -> None:
+    child = field.script(NO_ROOM_FOR_THE_LOG, field.database)
+    assert 1 <= int(child.line("REFUSED")) <= 30
+    assert child.line("KEPT") == "91 []"
+    assert child.wait() == 0
+    with closing(sqlite3.connect(field.database)) as conn:
+        assert conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
 async def test_a_worker_starts_before_its_store_can_be_written(database: Path, impatient: float) -> None:
     """Opening fails while somebody makes a schema of their own; the worker waits and tries again."""
     with closing(sqlite3.connect(database, isolation_level=None)) as app:

@@ -31,6 +31,7 @@ from omniq.storage.sqlite.beside import Beside, Kind
 from omniq.storage.sqlite.connected import NotAllHeld
 from omniq.storage.sqlite.failures import (
     explained,
+    has_no_room,
     is_away,
     is_undecodable,
     read_as_bytes,
@@ -313,10 +314,12 @@ class Engine:
             self._write_rows.write_tallies()
             self._writer.execute("COMMIT")
         except BaseException as exc:  # a signal handler may raise anything, anywhere
-            self._recover()
             error = explained(exc, self.path) if isinstance(exc, sqlite3.Error) else exc
-            for job in batch:
+            for job in batch:  # first, whatever interrupts the rest
                 job.answer, job.error = None, error
+            self._recover()
+            if isinstance(exc, sqlite3.Error) and has_no_room(exc):
+                self._make_room()
             if not isinstance(exc, Exception):
                 raise
             return False
@@ -454,6 +457,11 @@ class Engine:
         except sqlite3.Error as exc:
             self._recover()
             logger.warning("no checkpoint of {}: {}", self.path, exc)
+
+    def _make_room(self) -> None:
+        """What the log holds goes into the file, so that the log is used again from its start."""
+        with contextlib.suppress(sqlite3.Error):  # not even that much is left: the next try says so
+            self._checkpoint()
 
     def _log_is_large(self) -> bool:
         try:

@@ -27,6 +27,11 @@ def is_away(exc: sqlite3.Error) -> bool:
     return any(word in str(exc) for word in _AWAY)
 
 
+def has_no_room(exc: sqlite3.Error) -> bool:
+    """A full disk, or the like: a quota that is used up comes as an error of writing."""
+    return "disk is full" in str(exc) or "disk I/O error" in str(exc)
+
+
 def is_undecodable(exc: sqlite3.Error) -> bool:
     return "Could not decode" in str(exc)
 

@@ -378,6 +378,18 @@ async def test_an_interrupt_that_was_lost_is_sent_again(tmp_path: Path) -> None:
         assert await heard.outcome(call_id) == Interrupted()
 
 
+async def test_an_interrupt_waits_for_an_import(tmp_path: Path) -> None:
+    """Half of one stayed behind: the process lived on, and every later call that needed the module failed."""
+    async with a_child() as heard:
+        assert heard.child is not None
+        begun = tmp_path / "begun"
+        call_id = heard.send(bodies.wait_after_importing, str(begun))
+        await eventually(begun.exists, "the import has begun")
+        heard.child.interrupt(call_id)
+        assert await heard.outcome(call_id) == Interrupted()
+        assert await heard.call(bodies.value_of_imported) == 7
+
+
 @pytest.mark.parametrize(("body", "value"), [(bodies.wait_for, None), (bodies.room_when_told, "had room")])
 async def test_of_a_range_that_has_begun_the_rest_is_taken_back(
     tmp_path: Path, body: Any, value: Any

@@ -52,6 +52,20 @@ def pid() -> int:
     return os.getpid()
 
 
+def wait_after_importing(begun: str) -> None:
+    os.environ["OMNIQ_TEST_IMPORTING"] = begun
+    from tests.pool import imports_once
+
+    assert imports_once.VALUE
+    time.sleep(30)
+
+
+def value_of_imported() -> int:
+    from tests.pool import imports_once
+
+    return imports_once.VALUE
+
+
 def surroundings() -> tuple[list[str], list[str], str, str | None]:
     return sys.path, sys.argv, os.getcwd(), os.environ.get("PYTHONPATH")
 

@@ -658,6 +658,14 @@ async def test_whatever_unpickling_raises_ends_that_call_and_not_the_program(kin
         assert fatal not in heard.outcome_of
 
 
+@pytest.mark.parametrize("name", ["__traceback__", "with_traceback", "__class__", "__cause__"])
+async def test_an_exception_that_refuses_to_be_looked_at(name: str) -> None:
+    async with a_child() as heard:
+        with pytest.raises(CallFailed, match=r"Secretive|cannot be told"):
+            await heard.call(bodies.raise_secretive, name)
+        assert await heard.call(bodies.echo, 1) == 1
+
+
 async def test_an_exception_that_ends_programs_when_it_is_shown() -> None:
     async with a_child() as heard:
         with pytest.raises((CallFailed, bodies.SaysGoodbye)):

@@ -66,6 +66,19 @@ def value_of_imported() -> int:
     return imports_once.VALUE
 
 
+class Secretive(Exception):
+    """Raises where it is looked at."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in self.args:
+            raise RuntimeError(f"no {name} for you")
+        return super().__getattribute__(name)
+
+
+def raise_secretive(name: str) -> NoReturn:
+    raise Secretive(name)
+
+
 def surroundings() -> tuple[list[str], list[str], str, str | None]:
     return sys.path, sys.argv, os.getcwd(), os.environ.get("PYTHONPATH")
 

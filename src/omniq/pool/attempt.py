@@ -44,10 +44,7 @@ def returned(value: Any) -> Ended:
 def failed(exc: BaseException) -> Ended:
     if copies.is_copy():
         copies.leave(exc)
-    tb = exc.__traceback__
-    while tb is not None and tb.tb_frame.f_code.co_filename in _OUR_FRAMES:
-        tb = tb.tb_next
-    return Ended(wire.RAISED, pickles.dump_failure(exc.with_traceback(tb)), [])
+    return Ended(wire.RAISED, pickles.dump_failure(exc, _OUR_FRAMES), [])
 
 
 def _is_importing(frame: FrameType | None) -> bool:

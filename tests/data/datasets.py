@@ -99,6 +99,23 @@ class Lines:
                 yield shard, number, random.random()
 
 
+class NotThere:
+    """Lanes of which one cannot be begun."""
+
+    num_shards = 2
+
+    def shard(self, num_shards: int, index: int) -> Iterable[int]:
+        return [1, 2, 3] if index else NotThere()
+
+    def __iter__(self) -> Iterator[int]:
+        raise OSError("no such file")
+
+
+class Unbegun:
+    def __iter__(self) -> Iterator[int]:
+        raise OSError("no such file")
+
+
 class Impatient:
     """Somebody presses Ctrl-C while this sample is loaded for the first time."""
 

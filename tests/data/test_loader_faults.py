@@ -29,9 +29,11 @@ from tests.data.datasets import (
     Impatient,
     ImpatientLine,
     Lines,
+    NotThere,
     OnDevice,
     Plain,
     Speechless,
+    Unbegun,
     Unspeakable,
     Who4,
     digest,
@@ -85,6 +87,24 @@ def test_an_exception_that_cannot_be_shown_costs_its_sample_and_no_more(workers:
         assert list(loader) == [[0], [4, 5]]
     with DataLoader(dataset, 2, num_workers=workers) as loader, pytest.raises(Unspeakable):
         next(iter(loader))
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_what_cannot_be_begun_is_told_once_and_over(workers: int) -> None:
+    """Whoever goes on after an error was told of this one for ever."""
+    for dataset, expected in ((NotThere(), ["error", [1, 2], [3]]), (Unbegun(), ["error"])):
+        seen: list[Any] = []
+        with DataLoader(dataset, 2, num_workers=workers) as loader:
+            iterator = iter(loader)
+            while len(seen) < 10:
+                try:
+                    seen.append(next(iterator).tolist())
+                except OSError:
+                    seen.append("error")
+                except StopIteration:
+                    break
+            assert seen == expected
+            assert loader.epoch == 1
 
 
 @pytest.mark.parametrize("dataset", [Impatient(2), Impatient(3), ImpatientLine(2), ImpatientLine(3)])

@@ -72,6 +72,7 @@ class Source:
         self._skips_errors = skips_errors
         self._drop_last = drop_last
         self._readers: OrderedDict[tuple[int, int], Reader] = OrderedDict()
+        self._unbegun: set[tuple[int, int]] = set()
 
     def modules(self) -> list[str]:
         """Where its parts were defined: what a worker would import first."""
@@ -108,8 +109,10 @@ class Source:
         try:
             reader = self._reader(job)
         except Exception as exc:
-            # The next reader would not come further: a lane that cannot be begun is over.
-            self._failed(exc, batch, f"lane {job.lane}")
+            # The next reader would not come further: a lane that cannot be begun is over. It is told once.
+            if (job.run, job.lane) not in self._unbegun:
+                self._unbegun.add((job.run, job.lane))
+                self._failed(exc, batch, f"lane {job.lane}")
             return Loaded(None, 0, is_empty=True, is_last=True, left_out=tuple(batch.left_out))
         is_last = False
         while not is_last and reader.position < job.position + job.size:

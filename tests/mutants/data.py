@@ -51,8 +51,8 @@ DATA = [
     Mutant(
         "an interrupt is sent once",
         PEER,
-        "        self._loop.call_later(pauses_s[0], self._signal_while_open, call_ids, pauses_s[1:] or pauses_s)\n",
-        "        _ = pauses_s\n",
+        "        self._loop.call_later(pauses_s[0], self._signal_while_open, call_ids, later_s)\n",
+        "",
         (CHILD,),
         "sent_again",
     ),

@@ -14,6 +14,7 @@ import pytest
 
 from omniq.errors import CallFailed, StartFailed, UnserializableArgument
 from omniq.loopthread import new_event_loop
+from omniq.pool import peer
 from omniq.pool.arena import Arena
 from omniq.pool.calls import Interrupted, Raised, Returned, encode, encode_range
 from omniq.pool.lines import INTERRUPT_SIGNAL
@@ -416,6 +417,21 @@ async def test_an_interrupt_that_was_lost_is_sent_again(tmp_path: Path) -> None:
         await eventually(begun.exists, "the call has begun")
         heard.child.interrupt(call_id)
         assert await heard.outcome(call_id) == Interrupted()
+
+
+async def test_a_body_that_takes_long_to_clean_up_is_signalled_less_and_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each signal may cut short what a C library waits for."""
+    monkeypatch.setattr(peer, "SIGNAL_AGAIN_S", (0.01,))
+    async with a_child() as heard:
+        assert heard.child is not None
+        begun = tmp_path / "begun"
+        call_id = heard.send(bodies.count_signals_while_cleaning_up, str(begun), 0.6)
+        await eventually(begun.exists, "the call has begun")
+        heard.child.interrupt(call_id)
+        assert await heard.outcome(call_id) == Interrupted()
+        assert int(begun.read_text()) <= 7
 
 
 async def test_an_interrupt_waits_for_an_import(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ EOF_GRACE_S: Final = 0.1
 # After a death: how long the template may take to tell how it was.
 STATUS_GRACE_S: Final = 1.0
 MAX_MISSES: Final = 32
-# When an interrupt that has ended nothing yet is sent again; the last one goes on until something ends.
-SIGNAL_AGAIN_S: Final = (0.05, 0.2, 0.8)
+# When an interrupt that has ended nothing yet is sent again; then each time after twice as long.
+SIGNAL_AGAIN_S: Final = (0.05, 0.2, 0.4, 0.4, 0.8)
 # A child that has had nothing to do for so long gives back what it was lent for results to come.
 IDLE_S: Final = 0.05
 
@@ -242,7 +242,8 @@ class Child:
         if self._ended or not still_open:
             return
         self._signal(INTERRUPT_SIGNAL)
-        self._loop.call_later(pauses_s[0], self._signal_while_open, call_ids, pauses_s[1:] or pauses_s)
+        later_s = pauses_s[1:] or (2 * pauses_s[0],)
+        self._loop.call_later(pauses_s[0], self._signal_while_open, call_ids, later_s)
 
     def withdraw(self, call_ids: range) -> bool:
         """Take back those of a message's calls that have not begun: True when that is all, for certain."""

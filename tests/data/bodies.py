@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from omniq.data import empty
+from tests.data.datasets import Unspeakable
 from tests.pool.leftovers import family
 
 MIB = 1 << 20
@@ -42,6 +43,10 @@ class Having(NamedTuple):
         maps = Path("/proc/self/maps").read_text().splitlines()
         mappings = sum("memfd:" in line for line in maps)
         return cls(family(), threading.active_count(), len(os.listdir("/proc/self/fd")), mappings)
+
+
+def refuse_without_words() -> None:
+    raise Unspeakable
 
 
 def square(n: int) -> int:

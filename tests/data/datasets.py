@@ -49,6 +49,35 @@ class Images:
         return {"image": image, "label": index, "name": f"sample {index}", "chance": random.random()}
 
 
+class Unspeakable(Exception):
+    """Raises where it is shown, or where something is noted."""
+
+    def __str__(self) -> str:
+        raise ValueError("not to be shown")
+
+    __repr__ = __str__
+
+    def add_note(self, note: str) -> None:
+        raise ValueError("not to be noted")
+
+
+class Speechless:
+    """Samples of which one cannot be had, and nobody can say why."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        if index == 1:
+            raise Unspeakable
+        return index
+
+    def together(self, samples: list[int]) -> list[int]:
+        if 2 in samples:
+            raise Unspeakable
+        return samples
+
+
 class Lines:
     """An iterable of (shard, number, chance), in shards of different lengths."""
 
@@ -68,6 +97,50 @@ class Lines:
         for shard in self.mine:
             for number in range(self.lengths[shard]):
                 yield shard, number, random.random()
+
+
+class NotThere:
+    """Lanes of which one cannot be begun."""
+
+    num_shards = 2
+
+    def shard(self, num_shards: int, index: int) -> Iterable[int]:
+        return [1, 2, 3] if index else NotThere()
+
+    def __iter__(self) -> Iterator[int]:
+        raise OSError("no such file")
+
+
+class Unbegun:
+    def __iter__(self) -> Iterator[int]:
+        raise OSError("no such file")
+
+
+class Impatient:
+    """Somebody presses Ctrl-C while this sample is loaded for the first time."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.was_pressed = False
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        if index == self.at and not self.was_pressed:
+            self.was_pressed = True
+            raise KeyboardInterrupt
+        return index
+
+
+class ImpatientLine:
+    """The same, read one after the other."""
+
+    def __init__(self, at: int) -> None:
+        self.samples = Impatient(at)
+
+    def __iter__(self) -> Iterator[int]:
+        return (self.samples[number] for number in range(len(self.samples)))
 
 
 class Watched(Lines):

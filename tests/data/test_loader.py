@@ -172,7 +172,9 @@ def test_so_does_one_of_an_iterable_dataset(before: int, after: int, read: int) 
         iterator = iter(loader)
         for _ in range(read):
             next(iterator)
-        saved = json.loads(json.dumps(loader.state_dict()))
+        state = loader.state_dict()
+        saved = json.loads(json.dumps(state))
+        assert saved == state, "plain values, the same in every format"
     with DataLoader(Lines(lengths), 3, num_workers=after) as resumed:
         resumed.load_state_dict(saved)
         assert digests(resumed) == [whole[read:]]

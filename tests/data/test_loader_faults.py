@@ -26,9 +26,15 @@ from tests.data.datasets import (
     Faults,
     Faulty,
     Images,
+    Impatient,
+    ImpatientLine,
     Lines,
+    NotThere,
     OnDevice,
     Plain,
+    Speechless,
+    Unbegun,
+    Unspeakable,
     Who4,
     digest,
 )
@@ -70,6 +76,49 @@ def test_skip_leaves_out_the_sample_alone(workers: int) -> None:
         assert loader.statistics is not None
         assert loader.statistics.left_out == 4
         assert loader.state_dict()["position"]["epoch"] == 1
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_an_exception_that_cannot_be_shown_costs_its_sample_and_no_more(workers: int) -> None:
+    dataset = Speechless()
+    with DataLoader(dataset, 2, num_workers=workers, on_error="skip") as loader:
+        assert [batch.tolist() for batch in loader] == [[0], [2, 3], [4, 5]]
+    with DataLoader(dataset, 2, num_workers=workers, on_error="skip", collate=dataset.together) as loader:
+        assert list(loader) == [[0], [4, 5]]
+    with DataLoader(dataset, 2, num_workers=workers) as loader, pytest.raises(Unspeakable):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_what_cannot_be_begun_is_told_once_and_over(workers: int) -> None:
+    """Whoever goes on after an error was told of this one for ever."""
+    for dataset, expected in ((NotThere(), ["error", [1, 2], [3]]), (Unbegun(), ["error"])):
+        seen: list[Any] = []
+        with DataLoader(dataset, 2, num_workers=workers) as loader:
+            iterator = iter(loader)
+            while len(seen) < 10:
+                try:
+                    seen.append(next(iterator).tolist())
+                except OSError:
+                    seen.append("error")
+                except StopIteration:
+                    break
+            assert seen == expected
+            assert loader.epoch == 1
+
+
+@pytest.mark.parametrize("dataset", [Impatient(2), Impatient(3), ImpatientLine(2), ImpatientLine(3)])
+def test_ctrl_c_in_the_caller_costs_no_batch(dataset: Any) -> None:
+    """In the caller it comes in the middle of a batch, which is the next one all the same."""
+    with DataLoader(dataset, 2, seed=1) as loader:
+        iterator, seen = iter(loader), list[list[int]]()
+        while len(seen) < 3:
+            try:
+                seen.append(next(iterator).tolist())
+            except KeyboardInterrupt:
+                assert loader.state_dict()["position"]["samples"] == 2 * len(seen)
+        assert seen == [[0, 1], [2, 3], [4, 5]]
+        assert loader.state_dict()["position"]["samples"] == 6
 
 
 def test_a_sampler_that_fails_is_told_after_what_it_gave() -> None:

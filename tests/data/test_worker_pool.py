@@ -295,6 +295,13 @@ def test_an_init_that_fails_is_an_error_at_start(kind: str) -> None:
     assert family() == before
 
 
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_an_init_that_fails_without_words_is_an_error_at_start(kind: str) -> None:
+    pool = WorkerPool(2, kind=kind, arena=ARENA, init=bodies.refuse_without_words)  # type: ignore[arg-type]
+    with pytest.raises(StartFailed, match="init failed in a worker: Unspeakable"):
+        pool.start()
+
+
 def test_an_init_that_kills_is_an_error_at_start() -> None:
     with pytest.raises(StartFailed, match="SIGKILL"):
         WorkerPool(1, arena=ARENA, init=bodies.die).start()

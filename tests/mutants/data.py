@@ -51,10 +51,18 @@ DATA = [
     Mutant(
         "an interrupt is sent once",
         PEER,
-        "        if pauses_s:\n",
-        "        if False:\n",
+        "        self._loop.call_later(pauses_s[0], self._signal_while_open, call_ids, later_s)\n",
+        "",
         (CHILD,),
         "sent_again",
+    ),
+    Mutant(
+        "an interrupt cuts an import in half",
+        "pool/attempt.py",
+        "        if call_id and self.is_unwanted(call_id) and not _is_importing(frame):\n",
+        "        if call_id and self.is_unwanted(call_id):\n",
+        (CHILD,),
+        "waits_for_an_import",
     ),
     Mutant(
         "a skipped failure holds up what follows",

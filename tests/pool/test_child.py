@@ -14,8 +14,10 @@ import pytest
 
 from omniq.errors import CallFailed, StartFailed, UnserializableArgument
 from omniq.loopthread import new_event_loop
+from omniq.pool import peer
 from omniq.pool.arena import Arena
 from omniq.pool.calls import Interrupted, Raised, Returned, encode, encode_range
+from omniq.pool.lines import INTERRUPT_SIGNAL
 from omniq.pool.process import ChildGone, Template
 from omniq.pool.reserved import ReservedArena
 from tests.pool import transport_bodies as bodies
@@ -57,6 +59,45 @@ async def test_a_child_looks_like_its_parent() -> None:
         assert cwd == os.getcwd()
         assert pythonpath == os.environ.get("PYTHONPATH")
         assert await heard.call(bodies.threads) == 1
+
+
+async def test_what_is_no_path_in_a_path_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As Python itself does: such a list was no reason why a program could not run."""
+    monkeypatch.setattr(sys, "path", [tmp_path, b"/nowhere", None, *sys.path])
+    monkeypatch.setattr(sys, "argv", [Path("a program"), 7])
+    async with a_child() as heard:
+        path, argv, _, _ = await heard.call(bodies.surroundings)
+    assert (path, argv) == (sys.path[3:], ["a program", "7"])
+
+
+async def test_a_parent_whose_folder_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "path", ["", str(Path(__file__).parents[2]), *sys.path])
+    here = Path.cwd()
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    try:
+        async with a_child() as heard:
+            assert await heard.call(bodies.echo, 1) == 1
+    finally:
+        os.chdir(here)
+
+
+async def test_signals_that_the_parent_has_blocked_reach_a_child(tmp_path: Path) -> None:
+    """What a thread has blocked is inherited by programs that it starts, which would hear no interrupt."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {INTERRUPT_SIGNAL, signal.SIGCHLD})
+    try:
+        async with a_child() as heard:
+            assert heard.child is not None
+            begun = tmp_path / "begun"
+            call_id = heard.send(bodies.sleep_after_touching, str(begun))
+            await eventually(begun.exists, "the call has begun")
+            heard.child.interrupt(call_id)
+            assert await heard.outcome(call_id) == Interrupted()
+            heard.send(bodies.kill_self)
+            assert (await heard.end()).signal == signal.SIGKILL, "the template has heard of it"
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 async def test_a_message_with_several_calls_is_done_after_the_last() -> None:
@@ -378,6 +419,33 @@ async def test_an_interrupt_that_was_lost_is_sent_again(tmp_path: Path) -> None:
         assert await heard.outcome(call_id) == Interrupted()
 
 
+async def test_a_body_that_takes_long_to_clean_up_is_signalled_less_and_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each signal may cut short what a C library waits for."""
+    monkeypatch.setattr(peer, "SIGNAL_AGAIN_S", (0.01,))
+    async with a_child() as heard:
+        assert heard.child is not None
+        begun = tmp_path / "begun"
+        call_id = heard.send(bodies.count_signals_while_cleaning_up, str(begun), 0.6)
+        await eventually(begun.exists, "the call has begun")
+        heard.child.interrupt(call_id)
+        assert await heard.outcome(call_id) == Interrupted()
+        assert int(begun.read_text()) <= 7
+
+
+async def test_an_interrupt_waits_for_an_import(tmp_path: Path) -> None:
+    """Half of one stayed behind: the process lived on, and every later call that needed the module failed."""
+    async with a_child() as heard:
+        assert heard.child is not None
+        begun = tmp_path / "begun"
+        call_id = heard.send(bodies.wait_after_importing, str(begun))
+        await eventually(begun.exists, "the import has begun")
+        heard.child.interrupt(call_id)
+        assert await heard.outcome(call_id) == Interrupted()
+        assert await heard.call(bodies.value_of_imported) == 7
+
+
 @pytest.mark.parametrize(("body", "value"), [(bodies.wait_for, None), (bodies.room_when_told, "had room")])
 async def test_of_a_range_that_has_begun_the_rest_is_taken_back(
     tmp_path: Path, body: Any, value: Any
@@ -604,6 +672,14 @@ async def test_whatever_unpickling_raises_ends_that_call_and_not_the_program(kin
         await heard.end()
         assert isinstance(heard.outcome_of[recorded], Raised)
         assert fatal not in heard.outcome_of
+
+
+@pytest.mark.parametrize("name", ["__traceback__", "with_traceback", "__class__", "__cause__"])
+async def test_an_exception_that_refuses_to_be_looked_at(name: str) -> None:
+    async with a_child() as heard:
+        with pytest.raises(CallFailed, match=r"Secretive|cannot be told"):
+            await heard.call(bodies.raise_secretive, name)
+        assert await heard.call(bodies.echo, 1) == 1
 
 
 async def test_an_exception_that_ends_programs_when_it_is_shown() -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from omniq.errors import CallCancelled, WorkerDied
+from omniq.errors import CallCancelled, PoolClosed, WorkerDied
 from omniq.pool import PoolWorker, WorkerData
 from omniq.pool import calls as wired
 from omniq.pool.calls import Returned
@@ -98,6 +98,21 @@ class Schedule:
     async def set_limits(self, n: int) -> None:
         self.pool.set_limits(min_workers=n % 3, max_workers=max(1, n % 3, n % (MAX_WORKERS + 1)))
 
+    async def wear_out(self, n: int) -> None:
+        self.pool.set_limits(max_tasks_per_worker=1 + n % 3, worker_lifetime=1 + n)
+
+    async def cancel_some(self, n: int) -> None:
+        state = (None, "waiting", "running")[n % 3]
+        self.calls.append(asyncio.ensure_future(self.pool.cancel(state=state)))  # type: ignore[arg-type]
+
+    async def drain(self, n: int) -> None:
+        self.calls.append(asyncio.ensure_future(self.pool.drain()))
+
+    async def shut_down(self, n: int) -> None:
+        """Only now and then, or little else would happen."""
+        if n == 0:
+            self.calls.append(asyncio.ensure_future(self.pool.shutdown(cancel=len(self.calls) % 2 == 0)))
+
     async def pass_time(self, n: int) -> None:
         await self.clock.advance(n / 3)
 
@@ -120,7 +135,7 @@ class Schedule:
         """Everybody lets go and does what is to be done: then every call ends."""
         for holder in self.holders:
             holder.let_go()
-        self.pool.set_limits(min_workers=1, max_workers=MAX_WORKERS)
+        self.pool.set_limits(min_workers=1, max_workers=MAX_WORKERS, max_tasks_per_worker=1000)
         for _ in range(MAX_ROUNDS):
             await turns()
             for child in self.pool.children:
@@ -129,12 +144,12 @@ class Schedule:
                     child.finish()
                     child.say_goodbye()
             await self.clock.advance(0.1)
-            if all(call.done() for call in self.calls):
-                break
+            if all(call.done() for call in self.calls) and not self.pool.calls():
+                break  # also what was ahead of a map that ended early
         assert all(call.done() for call in self.calls), f"a wake-up was lost: {self.pool.status()}"
         for call in self.calls:
             if not call.cancelled() and (exc := call.exception()) is not None:
-                assert isinstance(exc, WorkerDied | CallCancelled | TimeoutError), exc
+                assert isinstance(exc, WorkerDied | CallCancelled | TimeoutError | PoolClosed), exc
         assert self.pool.calls() == []
         assert await self.pool.workers.busy_count() == 0
         await self._no_lost_turn()

@@ -52,6 +52,44 @@ def pid() -> int:
     return os.getpid()
 
 
+def wait_after_importing(begun: str) -> None:
+    os.environ["OMNIQ_TEST_IMPORTING"] = begun
+    from tests.pool import imports_once
+
+    assert imports_once.VALUE
+    time.sleep(30)
+
+
+def value_of_imported() -> int:
+    from tests.pool import imports_once
+
+    return imports_once.VALUE
+
+
+class Secretive(Exception):
+    """Raises where it is looked at."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in self.args:
+            raise RuntimeError(f"no {name} for you")
+        return super().__getattribute__(name)
+
+
+def raise_secretive(name: str) -> NoReturn:
+    raise Secretive(name)
+
+
+def count_signals_while_cleaning_up(begun: str, for_s: float) -> None:
+    heard: list[int] = []
+    try:
+        Path(begun).touch()
+        time.sleep(30)
+    finally:
+        signal.signal(INTERRUPT_SIGNAL, lambda number, _: heard.append(number))
+        time.sleep(for_s)
+        Path(begun).write_text(str(len(heard)))
+
+
 def surroundings() -> tuple[list[str], list[str], str, str | None]:
     return sys.path, sys.argv, os.getcwd(), os.environ.get("PYTHONPATH")
 

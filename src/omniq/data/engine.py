@@ -24,6 +24,7 @@ from omniq.data.worker import Worker
 from omniq.errors import StartFailed, WorkerDied
 from omniq.logic.scaling import start_pause_s
 from omniq.pool.peer import ResultSize
+from omniq.pool.pickles import told
 from omniq.pool.starts import Starts
 
 if TYPE_CHECKING:
@@ -179,8 +180,8 @@ class Engine:
         self.feed()
 
     def not_prepared(self, worker: Worker, exc: Exception) -> None:
-        logger.error("init failed in data worker {worker}: {error!r}", worker=worker.number, error=exc)
-        self._refuse_start(StartFailed(f"init failed in a worker: {type(exc).__name__}: {exc}"), exc)
+        logger.error("init failed in data worker {worker}: {error}", worker=worker.number, error=told(exc))
+        self._refuse_start(StartFailed(f"init failed in a worker: {told(exc)}"), exc)
         if worker.hand is not None:
             worker.hand.kill()
 

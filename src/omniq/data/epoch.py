@@ -16,6 +16,7 @@ from omniq.data.sealed import sealed
 from omniq.data.source import Loaded
 from omniq.data.statistics import Statistics
 from omniq.errors import PoolNotRunning
+from omniq.pool.pickles import told
 
 PROGRESS_EVERY_S: Final = 0.5
 
@@ -129,11 +130,11 @@ class Epoch(Iterator[Any]):
                 if not self._skips_errors:
                     raise
                 self._cursor.left_out += self._producer.position.samples - self._cursor.position.samples
-                logger.error("a batch failed and is left out: {error!r:.500}", error=exc)
+                logger.error("a batch failed and is left out: {error:.500}", error=told(exc))
             else:
-                for told in loaded.left_out:
+                for sample in loaded.left_out:
                     self._cursor.left_out += 1
-                    logger.error("left out of its batch: {told}", told=told)
+                    logger.error("left out of its batch: {sample}", sample=sample)
                 if not loaded.is_empty:
                     return loaded
             self._cursor.reached(self._producer.position)

@@ -40,7 +40,7 @@ class Here:
         self._writable = writable
 
     def run(self, verb: Verb, jobs: Iterable[Any], *, ahead: int, sticky: bool = False) -> Iterator[Loaded]:
-        return map(partial(self._load, getattr(self._source, verb)), jobs)
+        return _InTurn(partial(self._load, getattr(self._source, verb)), iter(jobs))
 
     def _load(self, load: Callable[[Any], Loaded], job: Any) -> Loaded:
         with own_chance_kept():
@@ -52,6 +52,26 @@ class Here:
             return loaded
         batch, _ = sealed(loaded.batch)
         return loaded._replace(batch=batch)
+
+
+class _InTurn(Iterator[Loaded]):
+    """Job by job. Ctrl-C ends none: the one that it met is begun anew when the next is asked for."""
+
+    def __init__(self, load: Callable[[Any], Loaded], jobs: Iterator[Any]) -> None:
+        self._load = load
+        self._jobs = jobs
+        self._begun: list[Any] = []
+
+    def __next__(self) -> Loaded:
+        if not self._begun:
+            self._begun.append(next(self._jobs))
+        try:
+            loaded = self._load(self._begun[0])
+        except Exception:
+            self._begun.clear()
+            raise
+        self._begun.clear()
+        return loaded
 
 
 class LoaderPool(WorkerPool):

@@ -76,7 +76,9 @@ def _next_turn(lanes: list[Lane], turn: int) -> int:
 
 def to_dict(seed: int, position: Position, identity: Identity) -> dict[str, Any]:
     """Plain dicts, lists and numbers, for any format."""
-    return cast("dict[str, Any]", msgspec.to_builtins(State(VERSION, seed, position, identity)))
+    found = cast("dict[str, Any]", msgspec.to_builtins(State(VERSION, seed, position, identity)))
+    found["position"]["lanes"] = list(found["position"]["lanes"])  # a tuple would not come back from JSON
+    return found
 
 
 def from_dict(found: Any, identity: Identity, seed: int | None) -> tuple[int, Position]:

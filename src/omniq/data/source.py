@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from omniq.data import seeding
 from omniq.data.collate import Collation
+from omniq.pool import pickles
 
 # So many sequences of an iterable dataset are read in turns, whatever the number of workers.
 MAX_LANES: Final = 16
 MAX_OPEN_READERS: Final = 2 * MAX_LANES
 MAX_TOLD_CHARS: Final = 300
+NOWHERE: Final = -1
 
 
 class Job(NamedTuple):
@@ -69,6 +72,7 @@ class Source:
         self._skips_errors = skips_errors
         self._drop_last = drop_last
         self._readers: OrderedDict[tuple[int, int], Reader] = OrderedDict()
+        self._unbegun: set[tuple[int, int]] = set()
 
     def modules(self) -> list[str]:
         """Where its parts were defined: what a worker would import first."""
@@ -93,9 +97,10 @@ class Source:
 
     def _failed(self, exc: Exception, batch: Batch, what: str) -> None:
         if not self._skips_errors:
-            exc.add_note(f"while {what} of the dataset was loaded")
+            with suppress(Exception):  # its own add_note
+                exc.add_note(f"while {what} of the dataset was loaded")
             raise exc
-        batch.left_out.append(f"{what}: {type(exc).__name__}: {exc!s:.{MAX_TOLD_CHARS}}")
+        batch.left_out.append(f"{what}: {pickles.told(exc):.{MAX_TOLD_CHARS}}")
 
     # --- iterable --------------------------------------------------------------------------------
 
@@ -104,8 +109,10 @@ class Source:
         try:
             reader = self._reader(job)
         except Exception as exc:
-            # The next reader would not come further: a lane that cannot be begun is over.
-            self._failed(exc, batch, f"lane {job.lane}")
+            # The next reader would not come further: a lane that cannot be begun is over. It is told once.
+            if (job.run, job.lane) not in self._unbegun:
+                self._unbegun.add((job.run, job.lane))
+                self._failed(exc, batch, f"lane {job.lane}")
             return Loaded(None, 0, is_empty=True, is_last=True, left_out=tuple(batch.left_out))
         is_last = False
         while not is_last and reader.position < job.position + job.size:
@@ -184,15 +191,17 @@ class Reader:
                 continue
 
     def next(self) -> Any:
-        seeding.set_chance(seeding.seed_of(self._base, 0, self.position))
+        position, self.position = self.position, NOWHERE  # where an interrupt leaves it
+        seeding.set_chance(seeding.seed_of(self._base, 0, position))
         try:
             sample = next(self._samples)
         except StopIteration:
+            self.position = position
             raise
         except Exception:
-            self.position += 1
+            self.position = position + 1
             raise
-        self.position += 1
+        self.position = position + 1
         return sample
 
 

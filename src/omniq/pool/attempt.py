@@ -23,6 +23,8 @@ _OUR_FRAMES: Final = frozenset(
     for name in ("attempt.py", "packed.py", "ranges.py", "serving.py")
 )
 
+_IMPORT_FRAMES: Final = "<frozen importlib._bootstrap"
+
 
 class Ended(NamedTuple):
     """How a call ended, as bytes."""
@@ -42,10 +44,18 @@ def returned(value: Any) -> Ended:
 def failed(exc: BaseException) -> Ended:
     if copies.is_copy():
         copies.leave(exc)
-    tb = exc.__traceback__
-    while tb is not None and tb.tb_frame.f_code.co_filename in _OUR_FRAMES:
-        tb = tb.tb_next
-    return Ended(wire.RAISED, pickles.dump_failure(exc.with_traceback(tb)), [])
+    return Ended(wire.RAISED, pickles.dump_failure(exc, _OUR_FRAMES), [])
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether the body imports something here. Half an import stays behind in the process, where many modules
+    cannot be imported a second time: every later call that needs one would fail. The parent asks again.
+    """
+    while frame is not None and frame.f_code.co_filename != __file__:
+        if frame.f_code.co_filename.startswith(_IMPORT_FRAMES):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Attempts:
@@ -87,11 +97,11 @@ class Attempts:
         except CallInterrupted:
             return INTERRUPTED
 
-    def on_signal(self, _signal: int, _frame: FrameType | None) -> None:
+    def on_signal(self, _signal: int, frame: FrameType | None) -> None:
         if self._line.is_sending or self._line.is_asking:
             return  # `look_again` follows
         block, call_id = self.block, self._interruptible()
-        if call_id and self.is_unwanted(call_id):
+        if call_id and self.is_unwanted(call_id) and not _is_importing(frame):
             self.running, self.block = 0, None  # once only: not again while it cleans up
             raise CallInterrupted
         if block is not None:

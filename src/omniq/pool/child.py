@@ -97,16 +97,26 @@ def settle_in(start: dict[str, Any]) -> None:
 
 def describe() -> dict[str, Any]:
     """What `settle_in` needs, seen in the parent."""
-    try:
-        cwd = os.getcwd()
-    except OSError:  # the folder is gone, so they have none either
-        cwd = ""
     return {
-        "path": [entry or cwd for entry in sys.path],
-        "argv": list(sys.argv),
-        "cwd": cwd,
+        "path": import_path(),
+        "argv": [str(argument) for argument in sys.argv],
+        "cwd": _cwd(),
         "pythonpath": os.environ.get("PYTHONPATH"),
     }
+
+
+def import_path() -> list[str]:
+    """Where this process finds modules, for one that is elsewhere. Python passes over what is no text."""
+    cwd = _cwd()
+    texts = [entry or cwd for entry in sys.path if isinstance(entry, str)]  # pyright: ignore[reportUnnecessaryIsInstance]
+    return [text for text in texts if text]  # without a folder to start in, Python takes no relative ones
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # the folder is gone, so they have none either
+        return ""
 
 
 def after_fork() -> None:

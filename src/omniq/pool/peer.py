@@ -34,8 +34,8 @@ EOF_GRACE_S: Final = 0.1
 # After a death: how long the template may take to tell how it was.
 STATUS_GRACE_S: Final = 1.0
 MAX_MISSES: Final = 32
-# When an interrupt that has ended nothing yet is sent again.
-SIGNAL_AGAIN_S: Final = (0.05, 0.2, 0.8)
+# When an interrupt that has ended nothing yet is sent again; then each time after twice as long.
+SIGNAL_AGAIN_S: Final = (0.05, 0.2, 0.4, 0.4, 0.8)
 # A child that has had nothing to do for so long gives back what it was lent for results to come.
 IDLE_S: Final = 0.05
 
@@ -236,13 +236,14 @@ class Child:
         self._signal_while_open(range(call_id, call_id + count), SIGNAL_AGAIN_S)
 
     def _signal_while_open(self, call_ids: range, pauses_s: Sequence[float]) -> None:
-        """A body that was just about to wait hears a signal only when it has waited: it gets another one."""
+        """A body that was just about to wait hears a signal only when it has waited, and one that imports
+        something is not interrupted there: it gets another one."""
         still_open = any(one.next_id < call_ids.stop and call_ids.start < one.stop_id for one in self._open)
         if self._ended or not still_open:
             return
         self._signal(INTERRUPT_SIGNAL)
-        if pauses_s:
-            self._loop.call_later(pauses_s[0], self._signal_while_open, call_ids, pauses_s[1:])
+        later_s = pauses_s[1:] or (2 * pauses_s[0],)
+        self._loop.call_later(pauses_s[0], self._signal_while_open, call_ids, later_s)
 
     def withdraw(self, call_ids: range) -> bool:
         """Take back those of a message's calls that have not begun: True when that is all, for certain."""

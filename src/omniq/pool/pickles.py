@@ -13,7 +13,7 @@ from __future__ import annotations
 import mmap
 import pickle
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Final, NamedTuple
@@ -210,11 +210,23 @@ class Failure(NamedTuple):
     pickled: bytes = b""
 
 
-def dump_failure(exc: BaseException) -> bytes:
-    """Never raises: whatever an exception does when it is shown or pickled, something is told."""
-    failure = Failure(
-        type_name(exc), bounded(_text_of(exc)), bounded(traceback_of(exc)), _dump_exception(exc)
-    )
+def dump_failure(exc: BaseException, our_frames: Container[str] = ()) -> bytes:
+    """Never raises: whatever an exception does when it is looked at, shown or pickled, something is told.
+
+    Of its traceback, the first frames are left out that are in files of ours.
+    """
+    try:
+        tb = exc.__traceback__
+        while tb is not None and tb.tb_frame.f_code.co_filename in our_frames:
+            tb = tb.tb_next
+        exc = exc.with_traceback(tb)
+        failure = Failure(
+            type_name(exc), bounded(_text_of(exc)), bounded(traceback_of(exc)), _dump_exception(exc)
+        )
+    except CallInterrupted:
+        raise
+    except BaseException as own:  # it has its own way to answer for its attributes
+        failure = Failure(type(exc).__name__, f"<it cannot be told: {type(own).__name__}>", "")
     return pickle.dumps(tuple(failure), PROTOCOL)
 
 

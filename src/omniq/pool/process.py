@@ -16,7 +16,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -27,7 +26,7 @@ from omniq.errors import StartFailed
 from omniq.pool import wire
 from omniq.pool.arena import Arena, Slot
 from omniq.pool.calls import Outcome
-from omniq.pool.child import describe
+from omniq.pool.child import describe, import_path
 from omniq.pool.control import PAGE_BYTES, ControlPage
 from omniq.pool.peer import Child, ChildGone, Events, Exit, ResultSize
 from omniq.pool.template import LOST_FD, FdInbox, python_command
@@ -191,10 +190,9 @@ class Program:
             raise StartFailed(f"the template process cannot be started: {exc}") from exc
         finally:
             theirs.close()
-        told = json.dumps(
-            {**describe(), "preload": preload.modules, "preload_required": preload.required}
-        ).encode()
-        self._sock.sendall(wire.frame(wire.START, body=told))
+        told = {**describe(), "preload": preload.modules, "preload_required": preload.required}
+        with suppress(OSError):  # it has ended already, of which the end of its channel tells
+            self._sock.sendall(wire.frame(wire.START, body=json.dumps(told).encode()))
         self._sock.setblocking(False)
         self._inbox = FdInbox(self._sock)
         self._loop.add_reader(self._sock, self._on_readable)
@@ -363,6 +361,6 @@ def _start_program(sock: socket.socket, arena: Arena, environ: Mapping[str, str]
         env={
             **ONE_THREAD,
             **environ,
-            "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+            "PYTHONPATH": os.pathsep.join(import_path()),
         },
     )

@@ -74,6 +74,8 @@ class Template:
         self._wake_in.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda _signal, _frame: None)
         signal.set_wakeup_fd(self._wake_in.fileno(), warn_on_full_buffer=False)
+        # The thread that started us may have blocked some, and what is blocked is inherited.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if not self._prepare():
             return
         # What is here now is shared with every child as long as nobody writes to it. Without a collection:

@@ -275,7 +275,8 @@ async def test_an_outage_that_meets_both_is_one_pause(bodies: Bodies) -> None:
         await pool.start()
         await until(lambda: pool.in_flight == SLOTS)
         await turns()
-        store.away_at = away_at = []
+        away_at: list[float] = []
+        store.away_at = away_at
         goes.set()
         await until(lambda: len(away_at) == 2)
         for _ in range(120):

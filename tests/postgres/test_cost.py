@@ -1,5 +1,6 @@
 """None of the known ways in which a PostgreSQL queue collapses: counted in index entries, not in seconds."""
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -201,6 +202,24 @@ async def test_several_queues_are_not_sorted(postgres_dsn: str, schema: str) -> 
     read = await reads(postgres_dsn, schema, 2000)
     # Per claim: the first hundred of each queue, and then those that are taken.
     assert read.entries["task_waiting"] < 10 * (3 * AT_ONCE + AT_ONCE) * 1.5
+
+
+async def test_many_queues_cost_in_proportion(postgres_dsn: str, schema: str) -> None:
+    """Ten times as many of everything take ten times as long, not a hundred times; from a cursor, too."""
+    took_s: dict[int, float] = {}
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        for many in (200, 2000):
+            names = [f"{many}-{number}" for number in range(many)]
+            await store.enqueue_many([one for name in names for one in tasks(2, queue=name)])
+            store._cursor = Kept()
+            rounds: list[float] = []
+            for number in range(4):
+                began = time.perf_counter()
+                _, claims = await store.exchange([], Claim("ann", names, many // 2, 30.0, f"{many} {number}"))
+                rounds.append(time.perf_counter() - began)
+                assert len(claims) == many // 2 or number > 1  # behind the cursor is the second of each
+            took_s[many] = min(rounds[1:])  # the first one has no cursor yet
+    assert took_s[2000] < 30 * took_s[200]
 
 
 @pytest.mark.parametrize("queues", ["ab", "aa"], ids=["two queues", "one queue"])

@@ -28,6 +28,7 @@ _AWAY: Final = {
     "NOAUTH": "it wants a password; write redis://:password@host or redis://user:password@host",
     "WRONGPASS": "it refused the user or the password",
     "ERR max": "it has no connection left (maxclients)",
+    "ERR WAITAOF": "it has stopped to write its append-only file, so nobody can wait for its disk; set appendonly yes",
 }
 
 

@@ -222,6 +222,40 @@ async def test_many_queues_cost_in_proportion(postgres_dsn: str, schema: str) ->
     assert took_s[2000] < 30 * took_s[200]
 
 
+async def test_queues_of_the_past_are_looked_at_once(postgres_dsn: str, schema: str) -> None:
+    """A name is kept for ever; a claim of all queues must not look at each of its priorities, twice."""
+    many, rounds = 300, 10
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        await store.enqueue_many([one for number in range(many) for one in tasks(1, queue=f"q{number}")])
+        _, claims = await store.exchange([], Claim("ann", None, many, 30.0, "all"))
+        assert len(claims) == many
+        await store.exchange([succeeded(one) for one in claims if isinstance(one, StoredTask)])
+    before = await looks(postgres_dsn, schema)
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        for number in range(rounds):
+            assert await store.exchange([], Claim("ann", None, AT_ONCE, 30.0, f"{number}")) == ([], [])
+    assert rounds * many <= await looks(postgres_dsn, schema) - before < 1.5 * rounds * many
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:  # one that is used again is found again
+        await store.enqueue_many(tasks(1, queue="q7", priority=3))
+        await store.enqueue_many(tasks(1, queue="q9", delay_s=3600.0))
+        _, claims = await store.exchange([], Claim("ann", None, AT_ONCE, 30.0, "again"))
+        assert [one.queue for one in claims] == ["q7"]
+
+
+async def looks(dsn: str, schema: str) -> int:
+    """How often the index of waiting tasks was looked into, once nobody is left who has more to report."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        found = [-1, -2]
+        while found[-1] != found[-2]:
+            await conn.execute("SELECT pg_sleep(0.3)")
+            query = "SELECT idx_scan FROM pg_stat_user_indexes WHERE schemaname = $1 AND indexrelname = $2"
+            found.append(await conn.fetchval(query, schema, "task_waiting"))
+        return found[-1]
+    finally:
+        await conn.close()
+
+
 @pytest.mark.parametrize("queues", ["ab", "aa"], ids=["two queues", "one queue"])
 async def test_claims_lock_only_what_they_hand_out(postgres_dsn: str, schema: str, queues: str) -> None:
     """And nobody waits for what another claim has locked."""

@@ -484,6 +484,12 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
+    IF cardinality(names) > 16 AND cardinality(at_queues) = 0 THEN
+        -- Names are never forgotten: one look at each, instead of one at each of its priorities and then once more. Not
+        -- where a cursor is used: this would begin at the start of each queue, with what was claimed there before.
+        SELECT array_agg(q.name) INTO names FROM unnest(names) AS q (name) CROSS JOIN LATERAL (
+            SELECT FROM task t WHERE t.status = 0 AND t.queue = q.name LIMIT 1) w;
+    END IF;
     IF wanted > 0 AND names IS NOT NULL THEN
         began := clock_timestamp();
         places := pick(coalesce(horizon, clock()), names, wanted, scarce, scarce_limit, at_queues, at_ranks, at_dues, at_seqs);

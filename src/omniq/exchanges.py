@@ -127,6 +127,7 @@ class Exchanges:
         self._unanswered: list[Sent] = []  # claims to be repeated as they were, under their own ids
         self._surplus: list[Claimed] = []  # more than was asked for, by a store that does not count
         self._strangers: list[tuple[int, Settlement]] = []  # with the latest call when we heard of each
+        self._looks = 0  # numbers them as they are made: a claim that is repeated looks again
         self._latest_look = 0  # of all claims that were answered, the one that was made last
         self._stopping = False
         self._stop_asked = asyncio.Event()
@@ -277,6 +278,8 @@ class Exchanges:
     def _send(self, sent: Sent) -> None:
         if sent.claim is not None:
             self._stop_sleeping()
+            self._looks += 1
+            sent.look = self._looks
         self._lanes.send(sent, self._exchange(sent))
 
     async def _until_rung(self) -> None:
@@ -284,18 +287,29 @@ class Exchanges:
         self._outbox.bell.clear()
 
     async def _mend(self) -> bool:
-        """Calls that failed are made again. False when the store is given up."""
+        """Calls that failed are made again, after one pause for all. False when the store is given up."""
+        why = self._take_back()
+        if why is None:
+            return True
+        await self._pause(why)
+        self._take_back()  # what failed meanwhile was made before the pause
+        if self.stopped_for_good:
+            reports = len(self._outbox.settlements)
+            logger.error("the store is away: {} reports are lost, leases will lapse", reports)
+            return False
+        return True
+
+    def _take_back(self) -> str | None:
+        """What failed calls were to tell and ask for; why, if there were any."""
+        why: str | None = None
         while (failed := self._lanes.take_failed()) is not None:
             sent, exc = failed
             self._outbox.settlements[:0] = sent.settlements
             if sent.claim is not None:
                 self._unanswered.append(sent)
-            await self._pause(self._explained(exc))
-            if self.stopped_for_good:
-                reports = len(self._outbox.settlements)
-                logger.error("the store is away: {} reports are lost, leases will lapse", reports)
-                return False
-        return True
+            explained = self._explained(exc)
+            why = why or explained
+        return why
 
     def _explained(self, exc: BaseException) -> str:
         """Why a call is to be made again. What that would not mend is raised."""
@@ -314,7 +328,7 @@ class Exchanges:
         else:
             self._pause_s = FIRST_PAUSE_S
         if sent.claim is not None:
-            self._plan_next_look(sent.number, sent.claim, claims)
+            self._plan_next_look(sent.look, sent.claim, claims)
         if self._stopping:  # a claim that was on its way when the stop came
             self._outbox.settlements += [Settlement.give_back(task) for task in claims]
             return
@@ -363,14 +377,14 @@ class Exchanges:
                     epoch=settlement.task.epoch,
                 )
 
-    def _plan_next_look(self, number: int, claim: Claim, claims: list[Claimed]) -> None:
+    def _plan_next_look(self, look: int, claim: Claim, claims: list[Claimed]) -> None:
         if claims:
             logger.debug("reserved {n} tasks", n=len(claims))
         else:
             logger.debug("nothing due")
-        if number < self._latest_look:
+        if look < self._latest_look:
             return  # a later look was answered first, and has seen more
-        self._latest_look = number
+        self._latest_look = look
         # With less than that, all that was due elsewhere came along. A scarce queue may hold more, but no
         # process is free for it: when one is, its settlement asks again.
         full = len(claims) >= claim.limit

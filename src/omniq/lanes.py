@@ -23,6 +23,7 @@ class Sent(Struct, eq=False):
     number: int
     settlements: list[Settlement]
     claim: Claim | None
+    look: int = 0
 
     @property
     def slots(self) -> int:

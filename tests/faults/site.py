@@ -62,6 +62,19 @@ class Site(Field):
                 self.ledger.write("ENQ", task.id)
                 return task.id
 
+    async def heap(self, store: BaseStorage, many: int) -> None:
+        """So many at once."""
+        tasks = [Task("tests.faults.bodies.nap", (0.002,), max_losses=1000) for _ in range(many)]
+        while True:
+            try:
+                ids = await store.enqueue_many(tasks)
+            except StoreUnavailable:
+                await asyncio.sleep(0.05)
+            else:
+                for task_id in ids:
+                    self.ledger.write("ENQ", task_id)
+                return
+
     @asynccontextmanager
     async def steady(self, store: BaseStorage, every_s: float = 0.02) -> AsyncIterator[None]:
         """A task every moment, while the test breaks things."""

@@ -138,8 +138,22 @@ SPEED = [
     Mutant(
         "an old look decides when to look again",
         "exchanges.py",
-        "if number < self._latest_look:",
+        "if look < self._latest_look:",
         "if False:",
+        (LANES,),
+    ),
+    Mutant(
+        "a claim that is repeated counts as an old look",
+        "exchanges.py",
+        "            sent.look = self._looks\n",
+        "            sent.look = sent.number\n",
+        (LANES,),
+    ),
+    Mutant(
+        "two calls that failed together are two pauses",
+        "exchanges.py",
+        "        self._take_back()  # what failed meanwhile was made before the pause\n",
+        "",
         (LANES,),
     ),
     Mutant(

@@ -1,5 +1,6 @@
 """`conn=`: an enqueue that belongs to the application's own transaction, on whatever driver they use."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -10,8 +11,13 @@ import psycopg
 import pytest
 import sqlalchemy
 from psycopg.rows import dict_row
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import (
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from omniq import OmniQ, Task
@@ -289,6 +295,66 @@ async def test_an_open_transaction_of_theirs_keeps_nobody_from_our_books(
 async def test_anything_else_is_refused(postgres_dsn: str, schema: str, conn: object) -> None:
     async with PostgresStorage(postgres_dsn, schema=schema) as store:
         with pytest.raises(InvalidOption, match="asyncpg, psycopg 3 or SQLAlchemy"):
+            await store.enqueue(Task(JOB), conn=conn)
+
+
+async def test_what_is_no_connection_of_a_driver_is_refused_too(postgres_dsn: str, schema: str) -> None:
+    engine = sqlalchemy.create_engine(for_sqlalchemy(postgres_dsn, "psycopg"), poolclass=NullPool)
+    async_engine = create_async_engine(for_sqlalchemy(postgres_dsn, "psycopg"), poolclass=NullPool)
+    pool = asyncpg.create_pool(postgres_dsn)
+    with psycopg.connect(postgres_dsn) as conn:
+        async with PostgresStorage(postgres_dsn, schema=schema) as store:
+            for wrong in (engine, async_engine, sessionmaker(engine), pool, conn.cursor()):
+                with pytest.raises(InvalidOption, match=r"session, not \w+'s \w+$"):
+                    await store.enqueue(Task(JOB), conn=wrong)
+
+
+async def test_a_scoped_session_is_the_one_of_its_scope(postgres_dsn: str, schema: str) -> None:
+    engine = sqlalchemy.create_engine(for_sqlalchemy(postgres_dsn, "psycopg"), poolclass=NullPool)
+    async_engine = create_async_engine(for_sqlalchemy(postgres_dsn, "asyncpg"), poolclass=NullPool)
+    session = scoped_session(sessionmaker(engine))
+    async_session = async_scoped_session(async_sessionmaker(async_engine), asyncio.current_task)
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        try:
+            first = await store.enqueue(Task(JOB), conn=session)
+            second = await store.enqueue(Task(JOB), conn=async_session)
+            assert await store.list_tasks() == []
+            session.commit()
+            await async_session.commit()
+            assert {task.id for task in await store.list_tasks()} == {first, second}
+        finally:
+            session.remove()
+            await async_session.remove()
+
+
+@pytest.mark.parametrize(
+    ("kind", "strings"),
+    [(psycopg.Cursor, "off"), (psycopg.ClientCursor, "on"), (psycopg.RawCursor, "on")],
+)
+async def test_psycopg_s_other_cursors_and_old_strings(
+    postgres_dsn: str, schema: str, kind: Any, strings: str
+) -> None:
+    """The application chooses how its parameters travel; the bytes that arrive are those that were sent."""
+    with psycopg.connect(postgres_dsn, cursor_factory=kind) as conn:
+        conn.execute(f"SET standard_conforming_strings = {strings}")  # type: ignore[call-overload]
+        async with PostgresStorage(postgres_dsn, schema=schema) as store:
+            task_id = await store.enqueue(Task(JOB, (b"\\x00'\"\0\xff{},", "\\")), conn=conn)
+            conn.commit()
+            task = await store.get_task(task_id)
+            assert task is not None
+            assert task.args == (b"\\x00'\"\0\xff{},", "\\")
+
+
+async def test_a_transaction_that_the_server_cut_off_is_to_be_repeated(
+    postgres_dsn: str, schema: str
+) -> None:
+    async with (
+        await psycopg.AsyncConnection.connect(postgres_dsn) as conn,
+        PostgresStorage(postgres_dsn, schema=schema) as store,
+    ):
+        await conn.execute("SET idle_in_transaction_session_timeout = 1")
+        await asyncio.sleep(0.2)
+        with pytest.raises(StoreUnavailable, match="idle-in-transaction"):
             await store.enqueue(Task(JOB), conn=conn)
 
 

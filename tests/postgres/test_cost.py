@@ -1,5 +1,6 @@
 """None of the known ways in which a PostgreSQL queue collapses: counted in index entries, not in seconds."""
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -201,6 +202,58 @@ async def test_several_queues_are_not_sorted(postgres_dsn: str, schema: str) -> 
     read = await reads(postgres_dsn, schema, 2000)
     # Per claim: the first hundred of each queue, and then those that are taken.
     assert read.entries["task_waiting"] < 10 * (3 * AT_ONCE + AT_ONCE) * 1.5
+
+
+async def test_many_queues_cost_in_proportion(postgres_dsn: str, schema: str) -> None:
+    """Ten times as many of everything take ten times as long, not a hundred times; from a cursor, too."""
+    took_s: dict[int, float] = {}
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        for many in (200, 2000):
+            names = [f"{many}-{number}" for number in range(many)]
+            await store.enqueue_many([one for name in names for one in tasks(2, queue=name)])
+            store._cursor = Kept()
+            rounds: list[float] = []
+            for number in range(4):
+                began = time.perf_counter()
+                _, claims = await store.exchange([], Claim("ann", names, many // 2, 30.0, f"{many} {number}"))
+                rounds.append(time.perf_counter() - began)
+                assert len(claims) == many // 2 or number > 1  # behind the cursor is the second of each
+            took_s[many] = min(rounds[1:])  # the first one has no cursor yet
+    assert took_s[2000] < 30 * took_s[200]
+
+
+async def test_queues_of_the_past_are_looked_at_once(postgres_dsn: str, schema: str) -> None:
+    """A name is kept for ever; a claim of all queues must not look at each of its priorities, twice."""
+    many, rounds = 300, 10
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        await store.enqueue_many([one for number in range(many) for one in tasks(1, queue=f"q{number}")])
+        _, claims = await store.exchange([], Claim("ann", None, many, 30.0, "all"))
+        assert len(claims) == many
+        await store.exchange([succeeded(one) for one in claims if isinstance(one, StoredTask)])
+    before = await looks(postgres_dsn, schema)
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        for number in range(rounds):
+            assert await store.exchange([], Claim("ann", None, AT_ONCE, 30.0, f"{number}")) == ([], [])
+    assert rounds * many <= await looks(postgres_dsn, schema) - before < 1.5 * rounds * many
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:  # one that is used again is found again
+        await store.enqueue_many(tasks(1, queue="q7", priority=3))
+        await store.enqueue_many(tasks(1, queue="q9", delay_s=3600.0))
+        _, claims = await store.exchange([], Claim("ann", None, AT_ONCE, 30.0, "again"))
+        assert [one.queue for one in claims] == ["q7"]
+
+
+async def looks(dsn: str, schema: str) -> int:
+    """How often the index of waiting tasks was looked into, once nobody is left who has more to report."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        found = [-1, -2]
+        while found[-1] != found[-2]:
+            await conn.execute("SELECT pg_sleep(0.3)")
+            query = "SELECT idx_scan FROM pg_stat_user_indexes WHERE schemaname = $1 AND indexrelname = $2"
+            found.append(await conn.fetchval(query, schema, "task_waiting"))
+        return found[-1]
+    finally:
+        await conn.close()
 
 
 @pytest.mark.parametrize("queues", ["ab", "aa"], ids=["two queues", "one queue"])

@@ -2,10 +2,12 @@
 
 import asyncio
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from loguru import logger
 
 from omniq import AsyncWorkerPool, Task
 from omniq.errors import OmniqError, StoreError, StoreUnavailable
@@ -24,6 +26,15 @@ SECRET = "s3cr3t-w0rd"
 every_program = pytest.mark.parametrize("program", find_programs(), ids=lambda program: program.parent.name)
 # As docs/redis.md has them.
 RIGHTS = "~{omniq}:* &{omniq}:* +@all -@dangerous +info"
+
+
+@pytest.fixture
+def caught() -> Iterator[list[str]]:
+    """What was logged as a warning."""
+    lines: list[str] = []
+    number = logger.add(lambda message: lines.append(message.record["message"]), level="WARNING")
+    yield lines
+    logger.remove(number)
 
 
 async def refusal(url: str) -> str:
@@ -76,6 +87,31 @@ async def test_a_user_without_them_is_told_which() -> None:
                 with pytest.raises(StoreError, match=r"~\{namespace\}:\*") as raised:
                     await enqueue
                 assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize("program", find_programs(), ids=lambda program: program.parent.name)
+async def test_a_user_without_channels_does_all_the_same_and_is_told(
+    program: Path, caught: list[str]
+) -> None:
+    """Since Redis 7 that is what a new user is. What was done must not be told as an error."""
+    bodies.RUNS.clear()
+    with private(program=program, port=True) as server:
+        url = await add_user(server, "~{omniq}:* resetchannels +@all -@dangerous +info +config|get")
+        async with RedisStorage(url) as store:
+            assert [line for line in caught if "nobody is woken" in line and "&{namespace}:*" in line]
+            enqueued = [
+                *await store.enqueue_many([Task(JOB, (0,))]),
+                *await store.enqueue_many([Task(JOB, (1,), unique_key="k"), Task(JOB, (2,))]),
+                *await asyncio.to_thread(store.enqueue_here, [Task(JOB, (3,))]),
+            ]
+            assert len(await store.list_tasks()) == len(enqueued) == 4
+            async with AsyncWorkerPool(store.clone(), concurrency=5, poll_interval=0.1):
+                for one in enqueued:
+                    result = await store.wait_result(str(one), 10)
+                    assert result is not None
+            await store.pause("default")
+            await store.resume("default")
+            assert await store.verify() == []
 
 
 async def test_nobody_there() -> None:

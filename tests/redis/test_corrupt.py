@@ -35,6 +35,23 @@ async def break_it(url: str, store: RedisStorage, command: tuple[Argument, ...])
         assert not isinstance(reply, Exception)
 
 
+async def test_a_list_goes_on_behind_what_cannot_be_read(redis_url: str, namespace: str) -> None:
+    """However many there are, and however small a page is."""
+    async with RedisStorage(redis_url, namespace=namespace) as store:
+        for number in range(9):
+            await store.enqueue(Task(JOB, id=f"t{number}"))
+        for number in (8, 7, 6, 4, 2, 1):
+            await break_it(redis_url, store, ("HDEL", "state", f"t{number}"))
+        found: list[str] = []
+        page = await store.page(limit=1)
+        for _ in range(9):
+            found += [task.id for task in page.tasks]
+            if page.after is None:
+                break
+            page = await store.page(after=page.after, limit=1)
+        assert found == ["t5", "t3", "t0"]
+
+
 @pytest.mark.parametrize(
     ("task_id", "command"),
     [

@@ -28,10 +28,11 @@ from tests.redis.proxy import Proxy, where
 from tests.redis.server import DURABLE, NO_FILE, Private, private
 from tests.redis.stores import wired
 from tests.redis.test_durability import EVERY_SECOND
-from tests.redis.test_faults import JOB, has_done, until
+from tests.redis.test_faults import JOB, SLOTS, has_done, until
 
 soak = pytest.mark.soak
 OFTEN = pytest.mark.bound(1800)
+HEAP = 1000
 AT_ONCE = {**DURABLE, "repl-diskless-sync-delay": "0"}
 
 
@@ -175,14 +176,16 @@ FAULTS = (
 @soak
 @OFTEN
 async def test_f5_four_rounds_of_every_fault(tmp_path: Path) -> None:
-    """Under a steady load, on one server: back at work within five seconds of each, and nothing piles up."""
+    """Under a steady load, on one server: back at work within five seconds of each, and nothing piles up. A heap
+    of tasks and enough slots, so that two calls are under way when it happens."""
     with private() as server:
         async with Proxy(server.url) as network:
             with Site(tmp_path, server.url) as site:
-                worker = await site.started(network.url)
+                worker = await site.started(network.url, concurrency=SLOTS)
                 async with site.storage() as store:
                     async with site.steady(store):
                         for fault in FAULTS * 4:
+                            await site.heap(store, HEAP)
                             await fault(network, server)
                             await site.back_at_work(store, within_s=BACK_WITHIN_S)
                             await site.caught_up(store)

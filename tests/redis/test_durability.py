@@ -8,14 +8,17 @@ import signal
 import pytest
 from loguru import logger
 
-from omniq import Task
+from omniq import AsyncWorkerPool, Task
 from omniq.errors import StoreUnavailable, Unsupported
 from omniq.storage.redis import RedisStorage
 from omniq.storage.redis.address import Address
 from omniq.storage.redis.connections import Disk
 from omniq.storage.redis.durability import Durability, Facts, Verdict, decide, life_of
+from tests.redis import bodies
 from tests.redis.server import NO_FILE, private
 from tests.redis.stores import wired
+from tests.redis.test_faults import JOB as COUNTING
+from tests.redis.test_faults import has_done, until
 
 JOB = "jobs.a"
 EVERY_SECOND = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
@@ -153,6 +156,23 @@ async def test_the_disk_is_waited_for_also_where_memory_is_full() -> None:
                 assert await wire.call("EXISTS", "{full}:disk") == 1
         finally:
             await disk.stop()
+
+
+async def test_a_file_that_is_switched_off_stops_nobody_for_good() -> None:
+    """Whoever works meanwhile waits, as in every outage, and goes on once there is a file again."""
+    bodies.RUNS.clear()
+    with private(EVERY_SECOND) as server:
+        async with RedisStorage(server.url) as store, wired(server.url) as wire:
+            await store.enqueue_many([Task(COUNTING, (n,)) for n in range(5)])
+            assert await wire.call("CONFIG", "SET", "appendonly", "no") == b"OK"
+            with pytest.raises(StoreUnavailable, match="set appendonly yes"):
+                await store.enqueue(Task(COUNTING, (5,), id="five"))
+            async with AsyncWorkerPool(store, concurrency=5, poll_interval=0.1):
+                await asyncio.sleep(0.3)
+                assert await wire.call("CONFIG", "SET", "appendonly", "yes") == b"OK"
+                await store.enqueue(Task(COUNTING, (5,), id="five"))
+                await until(lambda: has_done(store, 6))
+            assert sorted(bodies.RUNS) == list(range(6))
 
 
 async def test_after_a_failover_the_disk_of_the_new_primary_is_waited_for() -> None:

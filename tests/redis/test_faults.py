@@ -23,7 +23,8 @@ from tests.redis.stores import wired
 
 JOB = "tests.redis.bodies.count"
 BOOM = TaskError("ValueError", "boom")
-MANY = 400
+MANY = 3000
+SLOTS = 60  # enough for two calls under way at a time
 BLINK_S = 0.5
 LOOK_EVERY_S = 0.02
 
@@ -56,7 +57,7 @@ async def draining(look_url: str, work_url: str, namespace: str) -> AsyncIterato
     async with RedisStorage(look_url, namespace=namespace) as store:
         await store.enqueue_many([Task(JOB, (number,), max_losses=99) for number in range(MANY)])
         worker = RedisStorage(work_url, namespace=namespace)
-        async with AsyncWorkerPool(worker, concurrency=10, poll_interval=0.2, lease=3):
+        async with AsyncWorkerPool(worker, concurrency=SLOTS, poll_interval=0.2, lease=3):
             yield store
 
 

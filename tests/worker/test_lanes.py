@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import pytest
 
 from omniq import AsyncWorkerPool, StoreUnavailable, Task, TaskStatus
+from omniq.clock import REAL_CLOCK, Clock
+from omniq.exchanges import LONGEST_PAUSE_S
 from omniq.lanes import LEAST_BESIDE
 from omniq.storage import MemoryStorage
 from omniq.storage.base import Capabilities, Claimed
 from omniq.task import Answer, Claim, Held, Settlement, StoredTask
+from omniq.testing import VirtualClock
 from tests.worker.scene import QUICK, Bodies, ended, running, turns, until
 from tests.worker.stores import statuses, task_of
 
@@ -25,8 +29,9 @@ class Wide(MemoryStorage):
 
     capabilities: ClassVar[Capabilities] = Capabilities(batched=True, leases=True, wakes=True, lanes=2)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, clock: Clock = REAL_CLOCK) -> None:
+        super().__init__(clock=clock)
+        self.away_at: list[float] | None = None  # while it is away: when it was called
         self.seen: list[tuple[int, int | None]] = []
         self.under_way = self.most_under_way = 0
         self.arrives, self.answers = asyncio.Event(), asyncio.Event()  # a call waits for them, on its way
@@ -38,6 +43,11 @@ class Wide(MemoryStorage):
     async def exchange(
         self, settlements: Sequence[Settlement], claim: Claim | None = None
     ) -> tuple[list[Answer], list[Claimed]]:
+        if self.away_at is not None:
+            self.away_at.append(self.clock.monotonic())
+            if len(self.away_at) % 4 == 2:  # now and then the second one hears of it while the first pauses
+                await turns()
+            raise StoreUnavailable("nobody listens there")
         number = len(self.seen)
         self.seen.append((len(settlements), None if claim is None else claim.limit))
         self.under_way += 1
@@ -250,3 +260,63 @@ async def test_a_look_that_was_made_before_does_not_decide() -> None:
         exchanges._plan_next_look(10, claim, [])
         assert exchanges._look_at > 0.0
         assert exchanges._found_nothing
+
+
+async def test_an_outage_that_meets_both_is_one_pause(bodies: Bodies) -> None:
+    """Two calls that fail together are made again together: a pause after each would be twice as long."""
+    clock, goes = VirtualClock(), asyncio.Event()
+
+    async def body(n: int) -> None:
+        await goes.wait()
+
+    async with Wide(clock) as store:
+        ids = await many(store, bodies(body), 2 * SLOTS)
+        pool = AsyncWorkerPool(store, SLOTS, poll_interval=5, clock=clock)
+        await pool.start()
+        await until(lambda: pool.in_flight == SLOTS)
+        await turns()
+        away_at: list[float] = []
+        store.away_at = away_at
+        goes.set()
+        await until(lambda: len(away_at) == 2)
+        for _ in range(120):
+            await clock.advance(0.5)
+        gaps = [after - before for before, after in pairwise(away_at)]
+        assert max(gaps) <= LONGEST_PAUSE_S
+        assert len(gaps) > 2 * 60 / LONGEST_PAUSE_S - 5  # still both of them each time
+        store.away_at = None
+        await clock.advance(LONGEST_PAUSE_S)
+        for task_id in ids:
+            await ended(store, task_id)
+        await pool.stop()
+        assert {t.epoch for t in await store.list_tasks(limit=1000)} == {1}
+
+
+async def test_a_claim_that_is_repeated_looks_again(bodies: Bodies) -> None:
+    """It is made after the one that came back empty, whatever its number: it decides when to look next."""
+    goes = [asyncio.Event() for _ in range(SLOTS)]
+    begun: list[int] = []
+
+    async def body(n: int) -> None:
+        begun.append(n)
+        if n < SLOTS:
+            await goes[n].wait()
+
+    async with Wide() as store:
+        path = bodies(body)
+        await many(store, path, SLOTS + LEAST_BESIDE)
+        async with running(store, SLOTS, poll_interval=60, wake=False):
+            await until(lambda: len(begun) == SLOTS)
+            await until(lambda: not store.under_way)
+            store.answers.clear()
+            store.refused = [2]
+            for first in (0, LEAST_BESIDE):
+                for one in goes[first : first + LEAST_BESIDE]:
+                    one.set()
+                await turns()
+            assert store.seen[2:] == [(LEAST_BESIDE, LEAST_BESIDE)] * 2
+            store.answers.set()
+            await until(lambda: not store.under_way)
+            late = [Task(path, (SLOTS + LEAST_BESIDE + n,)) for n in range(LEAST_BESIDE)]
+            for task_id in await store.enqueue_many(late):
+                await ended(store, task_id)

@@ -26,6 +26,8 @@ IN_THE_WAY: Final = frozenset({"40001", "40P01", "23505"})
 _AWAY: Final = (
     "08",  # connection
     "25006",  # read only: a replica, or a server that is about to stop
+    "25P03",  # cut off because a transaction took too long
+    "25P04",
     "28",  # authorization: a password may be about to be changed
     "3D",  # no such database
     "40",  # undone because of others

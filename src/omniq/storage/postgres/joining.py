@@ -16,7 +16,7 @@ from typing import Any, Final
 from omniq.errors import InvalidOption
 
 SAVEPOINT: Final = "omniq_enqueue"
-_QUOTED_OR_NUMBERED: Final = re.compile(r'"(?:[^"]|"")*"|\$\d+')  # a schema may be called $1
+_QUOTED_OR_NUMBERED: Final = re.compile(r'"(?:[^"]|"")*"|\$\d+(?:::bytea)?')  # a schema may be called $1
 _KNOWN: Final = "an asyncpg, psycopg 3 or SQLAlchemy connection, or a SQLAlchemy session"
 _FAMILIES: Final = ("asyncpg", "psycopg", "sqlalchemy")
 _IDLE: Final = 0  # psycopg.pq.TransactionStatus: no transaction yet
@@ -25,17 +25,21 @@ _IDLE: Final = 0  # psycopg.pq.TransactionStatus: no transaction yet
 async def run_on(conn: Any, sql: str, arguments: tuple[Any, ...]) -> Sequence[Any]:
     """The rows of one statement on somebody else's connection, inside their transaction."""
     match _family(conn):
-        case "asyncpg":
+        case "asyncpg" if hasattr(conn, "transaction"):
             async with conn.transaction():
                 rows: Sequence[Any] = await conn.fetch(sql, *arguments)
             return rows
-        case "psycopg":
+        case "psycopg" if hasattr(conn, "autocommit"):
             if inspect.iscoroutinefunction(conn.execute):
                 return await _on_psycopg(conn, sql, arguments)
             return await asyncio.to_thread(_on_blocking_psycopg, conn, sql, arguments)
-        case "sqlalchemy":
+        case "sqlalchemy" if hasattr(conn, "registry") and callable(conn):
+            return await run_on(conn(), sql, arguments)  # a scoped session: the one of this scope
+        case "sqlalchemy" if hasattr(conn, "execute"):
             return await run_on(await _driver_connection(conn), sql, arguments)
-        case other:
+        case family:
+            kind = type(conn).__name__
+            other = kind if family == kind else f"{family}'s {kind}"
             raise InvalidOption(f"conn must be {_KNOWN}, not {other}")
 
 
@@ -74,11 +78,18 @@ async def _driver_connection(conn: Any) -> Any:
 # --- psycopg 3 -----------------------------------------------------------------------------------
 
 
-def _formatted(sql: str) -> str:
-    """psycopg writes parameters as %s; ours stand in order, each once."""
-    return _QUOTED_OR_NUMBERED.sub(
-        lambda found: "%s" if found[0].startswith("$") else found[0], sql.replace("%", "%%")
-    )
+def _formatted(sql: str, cursor: Any) -> str:
+    """psycopg writes parameters as %s; ours stand in order, each once. A raw cursor has them as they are."""
+    if any(kind.__name__ == "RawCursorMixin" for kind in type(cursor).__mro__):
+        return sql
+    return _QUOTED_OR_NUMBERED.sub(lambda found: _parameter(found[0]), sql.replace("%", "%%"))
+
+
+def _parameter(text: str) -> str:
+    """Bytes go as they are: as text, what is read depends on `standard_conforming_strings`."""
+    if not text.startswith("$"):
+        return text
+    return "%b::bytea" if text.endswith("::bytea") else "%s"
 
 
 def _needs_savepoint(conn: Any) -> bool:
@@ -93,7 +104,7 @@ async def _on_psycopg(conn: Any, sql: str, arguments: tuple[Any, ...]) -> Sequen
         if savepoint:
             await cursor.execute(f"SAVEPOINT {SAVEPOINT}")
         try:
-            await cursor.execute(_formatted(sql), list(arguments))
+            await cursor.execute(_formatted(sql, cursor), list(arguments))
             rows: Sequence[Any] = await cursor.fetchall()
         except BaseException:
             if savepoint and not conn.closed:
@@ -110,7 +121,7 @@ def _on_blocking_psycopg(conn: Any, sql: str, arguments: tuple[Any, ...]) -> Seq
         if savepoint:
             cursor.execute(f"SAVEPOINT {SAVEPOINT}")
         try:
-            cursor.execute(_formatted(sql), list(arguments))
+            cursor.execute(_formatted(sql, cursor), list(arguments))
             rows: Sequence[Any] = cursor.fetchall()
         except BaseException:
             if savepoint and not conn.closed:

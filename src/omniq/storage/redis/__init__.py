@@ -19,6 +19,7 @@ from omniq.errors import (
     IdConflict,
     InvalidOption,
     SchemaMismatch,
+    StoreError,
     StoreUnavailable,
 )
 from omniq.loopthread import forbid_running_loop
@@ -173,6 +174,16 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
                 f"namespace {shown(self.namespace)} of {self._address.shown} has version "
                 f"{found.decode(errors='replace')}, this OmniQ knows {VERSION}; upgrade OmniQ here"
             )
+        await self._try_to_ring(self._server)
+
+    async def _try_to_ring(self, server: Server) -> None:
+        """The scripts do not say that a user may not: what they do is done without it."""
+        try:
+            await server.command("PUBLISH", self._key(b"trial"), "")
+        except StoreError as refused:
+            if isinstance(refused, StoreUnavailable):
+                raise
+            logger.warning("nobody is woken by what is done here, tasks wait for the poll: {}", refused)
 
     async def _disconnect(self) -> None:
         self._enqueues.close()

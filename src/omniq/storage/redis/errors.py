@@ -12,7 +12,8 @@ from omniq.errors import CorruptRecord, OmniqError, StoreError, StoreUnavailable
 
 # What passes by itself, or when somebody has repaired the server: repeat the call as it is.
 _AWAY: Final = {
-    "OOM": "its memory is full (maxmemory, noeviction): new tasks are refused until workers made room",
+    "OOM": "its memory is full (maxmemory, noeviction): new tasks are refused until there is more, or "
+    "what has ended is pruned (result_ttl)",
     "MISCONF": "it cannot write to its disk and refuses to change anything",
     "READONLY": "it is a replica; after a failover the address leads to the new primary",
     "LOADING": "it is still loading its data",
@@ -28,6 +29,7 @@ _AWAY: Final = {
     "NOAUTH": "it wants a password; write redis://:password@host or redis://user:password@host",
     "WRONGPASS": "it refused the user or the password",
     "ERR max": "it has no connection left (maxclients)",
+    "ERR WAITAOF": "it writes no append-only file any more that could be waited for; set appendonly yes",
 }
 
 

@@ -315,6 +315,20 @@ CREATE FUNCTION outcome_of(action smallint) RETURNS text LANGUAGE sql IMMUTABLE 
     SELECT (ARRAY['success', 'success', 'retried', 'failed', 'failed', 'given back', 'died'])[action + 1]
 $body$;
 
+-- The cursor as one place for each queue and priority, in that order. Grouped rather than joined, which without hash
+-- joins takes as many steps as there are queues times places.
+CREATE FUNCTION spread(names text[], at_queues text[], at_ranks smallint[], at_dues timestamptz[], at_seqs bigint[],
+    OUT dues timestamptz[], OUT seqs bigint[]) LANGUAGE sql STABLE AS $body$
+    SELECT array_agg(g.due ORDER BY g.n, g.rank), array_agg(g.seq ORDER BY g.n, g.rank) FROM (
+        SELECT max(u.n) AS n, u.rank, max(u.due) AS due, max(u.seq) AS seq FROM (
+            SELECT q.name, q.n, r.rank::smallint AS rank, '-infinity'::timestamptz AS due, 0::bigint AS seq
+            FROM unnest(names) WITH ORDINALITY AS q (name, n) CROSS JOIN generate_series(-9, 0) AS r (rank)
+            UNION ALL
+            SELECT a.queue, 0, a.rank, a.due, a.seq
+            FROM unnest(at_queues, at_ranks, at_dues, at_seqs) AS a (queue, rank, due, seq)) u
+        GROUP BY u.name, u.rank HAVING max(u.n) > 0) g
+$body$;
+
 -- Which due tasks come next, locked: priority, then due, then order of enqueueing. One range of the index for each
 -- queue and priority, read from its cursor on: tasks that are due later are never walked over, and what was claimed
 -- before the cursor, whose dead entries stay until a vacuum, is not walked over again. The loops are lazy: below
@@ -326,6 +340,8 @@ CREATE FUNCTION pick(
 RETURNS tid[] LANGUAGE plpgsql AS $body$
 DECLARE
     places tid[];
+    dues timestamptz[];  -- of the cursor, in the order of queues and priorities; NULL: there is none
+    seqs bigint[];
 BEGIN
     IF cardinality(names) = 1 AND NOT names <@ scarce THEN
         SELECT array_agg(p.place) INTO places FROM (
@@ -343,15 +359,16 @@ BEGIN
     END IF;
     -- Several queues: first how many of each stand among the first `wanted`, without locks, then so many locked.
     -- Locking `wanted` of each would take more than is handed out and hide it from others.
+    IF cardinality(at_queues) > 0 THEN
+        SELECT s.dues, s.seqs INTO dues, seqs FROM spread(names, at_queues, at_ranks, at_dues, at_seqs) s;
+    END IF;
     WITH ranges AS MATERIALIZED (
         SELECT r.rank::smallint AS rank, q.name, q.name = ANY (scarce) AS scarce,
-            coalesce(a.due, '-infinity') AS due, coalesce(a.seq, 0) AS seq
-        FROM generate_series(-9, 0) AS r (rank) CROSS JOIN unnest(names) AS q (name)
-            LEFT JOIN unnest(at_queues, at_ranks, at_dues, at_seqs) AS a (queue, rank, due, seq)
-                ON a.queue = q.name AND a.rank = r.rank),
+            coalesce(dues[10 * q.n + r.rank], '-infinity') AS due, coalesce(seqs[10 * q.n + r.rank], 0) AS seq
+        FROM generate_series(-9, 0) AS r (rank) CROSS JOIN unnest(names) WITH ORDINALITY AS q (name, n)),
     heads AS (
         (SELECT h.* FROM generate_series(-9, 0) AS r (rank) CROSS JOIN LATERAL (
-            SELECT w.rank, w.name, t.due, t.seq FROM ranges w CROSS JOIN LATERAL (
+            SELECT w.rank, w.name, w.due AS from_due, w.seq AS from_seq, t.due, t.seq FROM ranges w CROSS JOIN LATERAL (
                 SELECT t.due, t.seq FROM task t WHERE t.status = 0 AND t.queue = w.name AND t.rank = w.rank
                     AND t.due <= horizon AND (t.due <= clock() OR t.eta IS NULL)
                     AND (t.due, t.seq) >= (w.due, w.seq)
@@ -360,7 +377,7 @@ BEGIN
             WHERE w.rank = r.rank AND NOT w.scarce ORDER BY t.due, t.seq LIMIT wanted) h LIMIT wanted)
         UNION ALL
         (SELECT h.* FROM generate_series(-9, 0) AS r (rank) CROSS JOIN LATERAL (
-            SELECT w.rank, w.name, t.due, t.seq FROM ranges w CROSS JOIN LATERAL (
+            SELECT w.rank, w.name, w.due AS from_due, w.seq AS from_seq, t.due, t.seq FROM ranges w CROSS JOIN LATERAL (
                 SELECT t.due, t.seq FROM task t WHERE t.status = 0 AND t.queue = w.name AND t.rank = w.rank
                     AND t.due <= horizon AND (t.due <= clock() OR t.eta IS NULL)
                     AND (t.due, t.seq) >= (w.due, w.seq)
@@ -369,14 +386,13 @@ BEGIN
             WHERE w.rank = r.rank AND w.scarce ORDER BY t.due, t.seq LIMIT least(wanted, scarce_limit)) h
         LIMIT least(wanted, scarce_limit))),
     shares AS MATERIALIZED (
-        SELECT h.rank, h.name, count(*) AS many
-        FROM (SELECT * FROM heads ORDER BY rank, due, seq LIMIT wanted) h GROUP BY h.rank, h.name)
-    SELECT array_agg(l.place) INTO places FROM shares s JOIN ranges w ON w.rank = s.rank AND w.name = s.name
-        CROSS JOIN LATERAL (
-            SELECT t.ctid AS place FROM task t WHERE t.status = 0 AND t.queue = w.name AND t.rank = w.rank
-                AND t.due <= horizon AND (t.due <= clock() OR t.eta IS NULL)
-                AND (t.due, t.seq) >= (w.due, w.seq) AND (t.expires_at IS NULL OR t.expires_at > clock())
-            ORDER BY t.due, t.seq LIMIT s.many FOR UPDATE SKIP LOCKED) l;
+        SELECT h.rank, h.name, h.from_due, h.from_seq, count(*) AS many
+        FROM (SELECT * FROM heads ORDER BY rank, due, seq LIMIT wanted) h GROUP BY h.rank, h.name, h.from_due, h.from_seq)
+    SELECT array_agg(l.place) INTO places FROM shares s CROSS JOIN LATERAL (
+        SELECT t.ctid AS place FROM task t WHERE t.status = 0 AND t.queue = s.name AND t.rank = s.rank
+            AND t.due <= horizon AND (t.due <= clock() OR t.eta IS NULL)
+            AND (t.due, t.seq) >= (s.from_due, s.from_seq) AND (t.expires_at IS NULL OR t.expires_at > clock())
+        ORDER BY t.due, t.seq LIMIT s.many FOR UPDATE SKIP LOCKED) l;
     RETURN places;
 END $body$;
 
@@ -384,17 +400,23 @@ END $body$;
 -- was not handed out is held by somebody's lock, a claimer's most likely; if not, it is there again in a moment.
 CREATE FUNCTION next_look(
     names text[], at_queues text[], at_ranks smallint[], at_dues timestamptz[], at_seqs bigint[])
-RETURNS float8 LANGUAGE sql STABLE AS $body$
-    SELECT min(CASE WHEN h.due <= clock() OR h.eta IS NULL THEN 0.1 ELSE extract(epoch FROM h.due - clock()) END)::float8
-    FROM generate_series(-9, 0) AS r (rank) CROSS JOIN unnest(names) AS q (name)
-        LEFT JOIN unnest(at_queues, at_ranks, at_dues, at_seqs) AS a (queue, rank, due, seq)
-            ON a.queue = q.name AND a.rank = r.rank
+RETURNS float8 LANGUAGE plpgsql AS $body$
+DECLARE
+    dues timestamptz[];
+    seqs bigint[];
+BEGIN
+    IF cardinality(at_queues) > 0 THEN
+        SELECT s.dues, s.seqs INTO dues, seqs FROM spread(names, at_queues, at_ranks, at_dues, at_seqs) s;
+    END IF;
+    RETURN (SELECT min(CASE WHEN h.due <= clock() OR h.eta IS NULL THEN 0.1
+            ELSE extract(epoch FROM h.due - clock()) END)::float8
+        FROM generate_series(-9, 0) AS r (rank) CROSS JOIN unnest(names) WITH ORDINALITY AS q (name, n)
         CROSS JOIN LATERAL (
             SELECT t.due, t.eta FROM task t WHERE t.status = 0 AND t.queue = q.name AND t.rank = r.rank::smallint
-                AND (t.due, t.seq) >= (coalesce(a.due, '-infinity'), coalesce(a.seq, 0))
+                AND (t.due, t.seq) >= (coalesce(dues[10 * q.n + r.rank], '-infinity'), coalesce(seqs[10 * q.n + r.rank], 0))
                 AND (t.expires_at IS NULL OR t.expires_at > clock())
-            ORDER BY t.due, t.seq LIMIT 1) h
-$body$;
+            ORDER BY t.due, t.seq LIMIT 1) h);
+END $body$;
 
 -- Settle, then claim. One row for each claimed task, in no order, and at the end one without a task, for the call as a
 -- whole. Without actions, all that is settled has succeeded. `missed`: see `truth`. `due_in`: when to look again, where
@@ -461,6 +483,12 @@ BEGIN
         due_in := 0;
         RETURN NEXT;
         RETURN;
+    END IF;
+    IF cardinality(names) > 16 AND cardinality(at_queues) = 0 THEN
+        -- Names are never forgotten: one look at each, instead of one at each of its priorities and then once more. Not
+        -- where a cursor is used: this would begin at the start of each queue, with what was claimed there before.
+        SELECT array_agg(q.name) INTO names FROM unnest(names) AS q (name) CROSS JOIN LATERAL (
+            SELECT FROM task t WHERE t.status = 0 AND t.queue = q.name LIMIT 1) w;
     END IF;
     IF wanted > 0 AND names IS NOT NULL THEN
         began := clock_timestamp();

@@ -22,5 +22,5 @@ local tally = ns .. 'tally:' .. minute
 if redis.call('HINCRBY', tally, '5:' .. queue, 1) == 1 then redis.call('ZADD', ns .. 'minutes', minute, minute) end
 if redis.call('HINCRBY', tally, '0:' .. queue, 1) == 0 then redis.call('HDEL', tally, '0:' .. queue) end
 redis.call('HSET', ns .. 'body', id, body) -- last: whoever failed before may call again, and is not taken for known
-redis.call('PUBLISH', ns .. 'due', token)
+redis.pcall('PUBLISH', ns .. 'due', token) -- whoever has no right to ring has enqueued all the same
 return { 0 }

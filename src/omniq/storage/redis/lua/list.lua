@@ -25,7 +25,7 @@ local function look_at(stretch)
     local is_its_place = not t or t.seq < below and stretch_of(t) == stretch
     if is_its_place and fits(t) then
       if left == 0 then return false end
-      left = left - 1
+      if t then left = left - 1 end -- or a page of what cannot be read would be the last one
       for _, part in ipairs({ id, raws[i] or '', redis.call('HGET', ns .. 'body', id) or '' }) do
         answer[#answer + 1] = part
       end

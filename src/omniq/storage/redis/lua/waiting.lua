@@ -46,11 +46,12 @@ local function stop_waiting(t)
   if t.expires ~= NEVER then put('ZREM', 'expiring', t.id) end
 end
 
--- Wakes those who sleep; `token` is who says so, and knows already. Somebody who waits for results has said so.
+-- Wakes those who sleep; `token` is who says so, and knows already. Somebody who waits for results has said so. All is
+-- written by now: a user without the right to ring must not be told that nothing was done.
 local function ring(token)
   flush()
   flush_counts()
   if timed then redis.call('LTRIM', ns .. 'timings', -TIMINGS, -1) end
-  if rang_due then redis.call('PUBLISH', ns .. 'due', token) end
-  if rang_result and redis.call('EXISTS', ns .. 'ear') == 1 then redis.call('PUBLISH', ns .. 'result', token) end
+  if rang_due then redis.pcall('PUBLISH', ns .. 'due', token) end
+  if rang_result and redis.call('EXISTS', ns .. 'ear') == 1 then redis.pcall('PUBLISH', ns .. 'result', token) end
 end

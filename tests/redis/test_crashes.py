@@ -176,8 +176,10 @@ FAULTS = (
 @soak
 @OFTEN
 async def test_f5_four_rounds_of_every_fault(tmp_path: Path) -> None:
-    """Under a steady load, on one server: back at work within five seconds of each, and nothing piles up. A heap
-    of tasks and enough slots, so that two calls are under way when it happens."""
+    """Under a steady load, on one server: back at work within five seconds of each, and nothing piles up.
+
+    With a heap of tasks and enough slots, so that two calls are under way when it happens.
+    """
     with private() as server:
         async with Proxy(server.url) as network:
             with Site(tmp_path, server.url) as site:

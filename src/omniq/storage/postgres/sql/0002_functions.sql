@@ -484,7 +484,7 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    IF cardinality(names) > 16 AND cardinality(at_queues) = 0 THEN
+    IF cardinality(names) > 64 AND cardinality(at_queues) = 0 THEN
         -- Names are never forgotten: one look at each, instead of one at each of its priorities and then once more. Not
         -- where a cursor is used: this would begin at the start of each queue, with what was claimed there before.
         SELECT array_agg(q.name) INTO names FROM unnest(names) AS q (name) CROSS JOIN LATERAL (

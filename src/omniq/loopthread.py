@@ -10,11 +10,15 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from omniq.errors import BlockingCallInLoop, StoreUnavailable
 
 T = TypeVar("T")
+
+# A signal that comes just before a thread begins to wait for a lock does not end that wait, and Python looks
+# for it only afterwards: a wait without an end would swallow a Ctrl-C.
+LOOK_FOR_SIGNALS_S: Final = 0.5
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -33,6 +37,16 @@ def forbid_running_loop(advice: str) -> None:
     except RuntimeError:
         return
     raise BlockingCallInLoop(f"this call blocks, but an event loop is running in this thread; {advice}")
+
+
+def outcome(future: concurrent.futures.Future[T]) -> T:
+    """What `future` brings. Waits for it, and never past a signal."""
+    while True:
+        try:
+            return future.result(LOOK_FOR_SIGNALS_S)
+        except TimeoutError:
+            if future.done():  # maybe with a TimeoutError of its own
+                return future.result()
 
 
 class LoopThread:
@@ -88,7 +102,7 @@ class LoopThread:
             raise
         future = self.submit(work)
         try:
-            return future.result()
+            return outcome(future)
         except concurrent.futures.CancelledError:
             raise self._was_closed() from None
         except BaseException:

@@ -287,8 +287,10 @@ def owned(how: str, end: Callable[[subprocess.Popen[str]], None] = lambda _: Non
     try:
         end(program)
         _, said = program.communicate(timeout=30)
-    finally:
+    except BaseException:
         program.kill()
+        program.communicate()
+        raise
     took_s = time.monotonic() - begin
     until(lambda: not any(map(is_alive, pids)), "no process is left")
     return program.returncode, said, took_s

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
+import signal
+import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,8 +21,10 @@ from omniq.data.items import Item
 from omniq.data.stream import Hatch, Stream, Work
 from omniq.data.waiting import Waiting
 from omniq.errors import StartFailed, TaskFailed
+from omniq.loopthread import LoopThread
 from omniq.pool.arena import slot_size
 from omniq.pool.reserved import Ranges, ReservedArena
+from tests.data.bodies import until
 
 MIB = 1 << 20
 KIB = 1024
@@ -253,3 +260,53 @@ def test_a_ctrl_c_while_a_reader_begins_to_wait_is_a_ctrl_c() -> None:
     with pytest.raises(KeyboardInterrupt):
         stream.take_until_done()
     assert hatch.lock.acquire(blocking=False), "and nobody holds the lock"
+
+
+def test_a_ctrl_c_that_ends_no_wait_is_seen_all_the_same() -> None:
+    """As one that comes just before a reader begins to wait: here the signal goes to another thread."""
+    hatch = Hatch(None)
+    hatch.enter("running")
+    stream = Stream(hatch, ordered=True, on_error="raise")
+    hatch.open(stream)
+    hatch.submit(stream, [Work(0, "nap", 1, None)])
+    for wait in (stream.take_until_done, lambda: stream.take(None), lambda: stream.take(3600.0)):
+        with pressed_elsewhere(), pytest.raises(KeyboardInterrupt):
+            wait()
+
+
+def test_a_ctrl_c_that_ends_no_wait_ends_a_blocking_call() -> None:
+    with LoopThread("test") as loop, pressed_elsewhere(), pytest.raises(KeyboardInterrupt):
+        loop.run(asyncio.Event().wait())
+
+
+def test_a_timeout_of_the_work_itself_is_told_at_once() -> None:
+    async def late() -> None:
+        raise TimeoutError("its own")
+
+    with LoopThread("test") as loop, pytest.raises(TimeoutError, match="its own"):
+        loop.run(late())
+
+
+@contextlib.contextmanager
+def pressed_elsewhere() -> Iterator[None]:
+    """A Ctrl-C that interrupts no system call of this thread, soon after it has begun to wait."""
+    me = threading.get_ident()
+    begin = threading.Event()
+
+    def press() -> None:
+        begin.wait()
+        until(lambda: is_waiting(me), "it waits")
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()  # which waits itself, until it has
+    begin.set()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def is_waiting(thread: int) -> bool:
+    frame = sys._current_frames().get(thread)
+    return frame is not None and frame.f_code.co_name == "wait" and frame.f_globals is vars(threading)

@@ -287,4 +287,20 @@ DATA = [
         (PARTS,),
         "beforehand",
     ),
+    Mutant(
+        "a Ctrl-C that comes before a reader waits is swallowed",
+        "data/condition.py",
+        "LOOK_FOR_SIGNALS_S if timeout is None else min(timeout, LOOK_FOR_SIGNALS_S)",
+        "timeout",
+        (PARTS,),
+        "ends_no_wait",
+    ),
+    Mutant(
+        "the same in a blocking call",
+        "loopthread.py",
+        "            return future.result(LOOK_FOR_SIGNALS_S)\n",
+        "            return future.result()\n",
+        (PARTS,),
+        "ends_no_wait",
+    ),
 ]

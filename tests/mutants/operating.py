@@ -195,4 +195,12 @@ OPERATING = [
         ("tests/cli/test_top.py",),
         "keys",
     ),
+    Mutant(
+        "a probe has the limit of a page",
+        "web/application.py",
+        'limited=path != "/healthz"',
+        "limited=True",
+        SAFE,
+        "hangs",
+    ),
 ]

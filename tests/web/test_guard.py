@@ -565,7 +565,12 @@ class Broken(MemoryStorage):
 class Hanging(MemoryStorage):
     """It takes what it is asked, and never says a word."""
 
+    def __init__(self, busy_s: float) -> None:
+        super().__init__()
+        self._busy_s = busy_s
+
     async def _hang(self, *_: object) -> Any:
+        time.sleep(self._busy_s)  # the loop stands still, and every limit is over when it goes on
         await asyncio.Event().wait()
 
     get_task = page = tallies = longest_running = schedules = _hang
@@ -574,11 +579,12 @@ class Hanging(MemoryStorage):
         return self
 
 
-async def test_a_store_that_hangs_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("busy_s", [0.0, 0.06])
+async def test_a_store_that_hangs_is_told_of(monkeypatch: pytest.MonkeyPatch, busy_s: float) -> None:
     """A probe, and a page, must not wait as long as it does. Every route, so that none can be forgotten."""
     monkeypatch.setattr(events, "ANSWER_WITHIN_S", 0.05)
     said = "the store has not answered for 0.0"
-    dashboard = Dashboard(Hanging(), Settings(allow_actions=True))
+    dashboard = Dashboard(Hanging(busy_s), Settings(allow_actions=True))
     asked = 0
     async with client(dashboard, **{CSRF_HEADER: dashboard.guard.csrf}) as asking:
         for method, path in routes(dashboard):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from omniq.loopthread import LOOK_FOR_SIGNALS_S
+
 
 class Condition(threading.Condition):
     """Python's own gives the lock back, and only on its next line promises to take it again.
@@ -18,8 +20,9 @@ class Condition(threading.Condition):
         self._taken = lock
 
     def wait(self, timeout: float | None = None) -> bool:
+        """Whoever waits looks again when this returns: a wait without an end is cut into short ones."""
         try:
-            return super().wait(timeout)
+            return super().wait(LOOK_FOR_SIGNALS_S if timeout is None else min(timeout, LOOK_FOR_SIGNALS_S))
         except BaseException:
             if not self._taken._is_owned():
                 self._taken.acquire()

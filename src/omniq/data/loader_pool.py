@@ -16,6 +16,7 @@ from omniq.data.seeding import own_chance_kept
 from omniq.data.sharing import SharedMemory
 from omniq.data.source import Loaded, Source
 from omniq.data.worker_pool import WorkerPool
+from omniq.loopthread import outcome
 from omniq.pool.arena import default_limit_bytes
 from omniq.pool.pickles import raisable
 
@@ -104,7 +105,7 @@ class LoaderPool(WorkerPool):
         engine, thread = self._engine, self._thread
         wanted = wanted_arena_bytes(batch_bytes, ahead)
         if wanted > self._options.arena_bytes and engine is not None and thread is not None:
-            thread.submit(engine.grow(wanted)).result()
+            outcome(thread.submit(engine.grow(wanted)))
 
     def run(self, verb: Verb, jobs: Iterable[Any], *, ahead: int, sticky: bool = False) -> Iterator[Loaded]:
         function: Any = source.fetch if verb == "fetch" else source.read

@@ -26,7 +26,7 @@ from omniq.data.options import Options, checked
 from omniq.data.stream import ErrorPolicy, Hatch, Stream, Work
 from omniq.data.threads import ThreadCrew
 from omniq.errors import InvalidOption
-from omniq.loopthread import LoopThread
+from omniq.loopthread import LoopThread, outcome
 from omniq.pool.calls import name_of
 from omniq.task import Duration, seconds
 
@@ -101,7 +101,7 @@ class WorkerPool(BaseWorkerPool):
             crew = self._new_crew(options)
             thread = LoopThread("omniq-data").start()
             try:
-                engine = thread.submit(_started(crew, self._hatch, options)).result()
+                engine = outcome(thread.submit(_started(crew, self._hatch, options)))
             except BaseException:
                 thread.stop()
                 raise
@@ -127,7 +127,7 @@ class WorkerPool(BaseWorkerPool):
                 return
             self._hatch.enter("stopping")
             try:
-                thread.submit(engine.stop(limit_s)).result()
+                outcome(thread.submit(engine.stop(limit_s)))
             finally:
                 if self._farewell is not None:
                     self._farewell.detach()

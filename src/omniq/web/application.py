@@ -93,7 +93,11 @@ class Dashboard:
             ("/api/queue/{action}", self._act_on_queue, post),
             ("/api/schedule/{action}", self._act_on_schedule, post),
         ]
-        return [Route(path, _answered(answer), methods=methods) for path, answer, methods in table]
+        return [
+            # A probe has a limit of its own, and an answer of its own shape when that is over.
+            Route(path, _answered(answer, limited=path != "/healthz"), methods=methods)
+            for path, answer, methods in table
+        ]
 
     # --- files -----------------------------------------------------------------------------------
 
@@ -256,11 +260,11 @@ _STATUS_OF: Final[tuple[tuple[type[OmniqError], int], ...]] = (
 
 
 def _answered(
-    answer: Callable[[Request], Awaitable[Response]],
+    answer: Callable[[Request], Awaitable[Response]], *, limited: bool
 ) -> Callable[[Request], Awaitable[Response]]:
     async def safely(request: Request) -> Response:
         try:
-            async with in_time():
+            async with in_time() if limited else contextlib.nullcontext():
                 return await answer(request)
         except OmniqError as exc:
             status = next((code for kind, code in _STATUS_OF if isinstance(exc, kind)), 500)

@@ -22,7 +22,7 @@ from omniq.errors import (
     StoreError,
     StoreUnavailable,
 )
-from omniq.loopthread import forbid_running_loop
+from omniq.loopthread import forbid_running_loop, outcome
 from omniq.storage.base import Capabilities, Claimed
 from omniq.storage.batched import check_moment, unknown
 from omniq.storage.embedded import check_claim
@@ -307,7 +307,7 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
         forbid_running_loop("write `await storage.enqueue_many(...)` here")
         work = enqueue()
         try:
-            return asyncio.run_coroutine_threadsafe(work, loop).result()
+            return outcome(asyncio.run_coroutine_threadsafe(work, loop))
         except (RuntimeError, concurrent.futures.CancelledError) as exc:
             work.close()
             raise StoreUnavailable("the storage was closed; repeat the call") from exc

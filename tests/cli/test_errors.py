@@ -247,6 +247,7 @@ def test_help_is_quick_because_it_loads_nothing_else(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     for command in ("worker", "tasks", "show", "retry", "cancel", "doctor", "demo"):
         assert command in ended.stdout
+    assert "..." not in ended.stdout.partition("Commands:")[2], "what a command is for is cut off"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SILENT_S: Final = 60.0
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, short_help="List schedules, or change them while everything runs.")
 @click.option("--json", "as_json", is_flag=True, help="A list of objects instead of a table.")
 @url_option
 @click.pass_context

@@ -75,7 +75,10 @@ class TaskHandle(Generic[T]):
     async def ended_in(self, storage: BaseStorage, timeout_s: float | None) -> TaskResult:
         result = await storage.wait_result(self.id, timeout_s)
         if result is None:
-            raise ResultTimeout(f"task {self.id} has not ended within {timeout_s:g} s; it goes on")
+            raise ResultTimeout(
+                f"task {self.id} has not ended within {timeout_s:g} s; it goes on, "
+                f"and `omniq why {self.id}` says what it waits for"
+            )
         return result
 
     async def _shown(self, storage: BaseStorage, timeout_s: float | None, bar: ProgressBar) -> TaskStatus:

@@ -61,7 +61,7 @@ def test_waiting_and_steering(app: Made) -> None:
         handle = app.add.enqueue(1)
         assert handle.status() is TaskStatus.PENDING
         begun = time.monotonic()
-        with pytest.raises(ResultTimeout, match=handle.id) as late:
+        with pytest.raises(ResultTimeout, match=f"`omniq why {handle.id}`") as late:
             handle.result(timeout=0.1)
         assert isinstance(late.value, TimeoutError)
         assert 0.09 <= time.monotonic() - begun < 5  # a loop's timer may be a hair early

@@ -37,10 +37,17 @@ MODULES = {
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["worker"], 2, ["MODULE:APP"]),
-        (["worker", "jobs"], 2, ["jobs", "myapp.tasks:q"]),
-        (["worker", "jobs:q", "--nonsense"], 2, ["--nonsense"]),
+        (["worker"], 2, ["MODULE:APP", "See `omniq worker --help`"]),
+        (["worker", "jobs"], 2, ["'jobs' is no module and name", "such as jobs:q"]),
+        (["worker", "jobs.py"], 2, ["such as jobs:q"]),
+        (["worker", "jobs.py:app"], 2, ["such as jobs:app"]),
+        (["worker", "./my/jobs.py:app"], 2, ["such as my.jobs:app"]),
+        (["enqueue", "jobs", "add"], 2, ["such as jobs:q"]),
+        (["enqueue", "jobs:q", "add", "1", "2"], 2, ["(1 2)", "See `omniq enqueue --help`"]),
+        (["worker", "jobs:q", "--nonsense"], 2, ["--nonsense", "See `omniq worker --help`"]),
+        (["worker", "jobs:q", "-c", "3"], 2, ["'-c'", "See `omniq worker --help`"]),
         (["worker", "jobs:q", "--concurrency", "0"], 2, ["--concurrency"]),
+        (["worker", "jobs:q", "--concurrency", "ten"], 2, ["'ten' is not a valid whole number"]),
         (["worker", "jobs:q", "--lease", "0"], 2, ["--lease"]),
         (["worker", "jobs:q", "--grace", "nan"], 2, ["--grace"]),
         (["worker", "jobs:q", "--lease", "inf"], 2, ["--lease"]),
@@ -74,8 +81,10 @@ MODULES = {
         (["migrate", "--sql", "--json"], 2, ["--sql prints SQL"]),
         (["retry"], 2, ["ID..."]),
         (["demo", "--seconds", "0"], 2, ["--seconds"]),
-        (["nonsense"], 2, ["nonsense"]),
-        (["worker", "x; touch canary"], 2, ["no module and name"]),
+        (["nonsense"], 2, ["nonsense", "See `omniq --help`"]),
+        (["schedules", "nonsense"], 2, ["nonsense", "See `omniq schedules --help`"]),
+        (["purge", "--older-than", "30"], 2, ["'30' is no age", "7d"]),
+        (["worker", "x; touch canary"], 2, ["no module and name", "myapp.tasks:q"]),
         (["worker", "x:$(touch canary)"], 2, ["no module and name"]),
         (["worker", "os:system('touch canary')"], 2, ["no module and name"]),
         (["worker", "`touch canary`:q"], 2, ["no module and name"]),
@@ -101,7 +110,7 @@ def test_what_is_refused_before_anything_starts(
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("missing:q", ["No module named 'missing'", "looked in", "{folder}"]),
+        ("missing:q", ["No module named 'missing'", "looked in {folder}", "the folder that has missing"]),
         ("missing.deeper:q", ["No module named 'missing'", "looked in"]),
         ("bad_line:q", ["ZeroDivisionError", "bad_line.py, line 2"]),
         ("bad_import:q", ["nothing_of_that_name", "bad_import.py, line 1"]),
@@ -238,6 +247,7 @@ def test_help_is_quick_because_it_loads_nothing_else(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     for command in ("worker", "tasks", "show", "retry", "cancel", "doctor", "demo"):
         assert command in ended.stdout
+    assert "..." not in ended.stdout.partition("Commands:")[2], "what a command is for is cut off"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -192,7 +192,7 @@ async def test_enqueue(site: Site) -> None:
         (["jobs:q", "xyzzy"], "has no task 'xyzzy'; it has jobs.block"),
         (["jobs:nobody", "nap"], "has no nobody; there is jobs:q"),
         (["nowhere:q", "nap"], "No module named 'nowhere'; looked in"),
-        (["jobs", "nap"], "no module and name, such as myapp.tasks:q"),
+        (["jobs", "nap"], "no module and name, such as jobs:q"),
         (["twice:q", "nap"], "two tasks are called 'same'; give one of them name='...'"),
     ],
 )

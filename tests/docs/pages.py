@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-FENCE = re.compile(r"^```(?P<info>.*)$")
+FENCE = re.compile(r"^```(?P<language>.*)$")
 FILE_NAME = re.compile(r"^# (?P<name>\w+\.py)$")
 NO_RUN_REASON = re.compile(r"^<!-- no-run: \S.*-->$")
 PRINTED = re.compile(r"  # -> (?P<text>.+)$")
@@ -21,14 +21,14 @@ class Block:
     """A fenced block. `line` is the number of its first line of content, counted from 1."""
 
     language: str
-    flags: tuple[str, ...]
     line: int
     lines: tuple[str, ...]
     line_before: str
 
     @property
     def runs(self) -> bool:
-        return "no-run" not in self.flags
+        """A comment above it, which the site does not show, says why it does not."""
+        return NO_RUN_REASON.match(self.line_before) is None
 
     @property
     def file_name(self) -> str | None:
@@ -109,18 +109,16 @@ def anchor(heading: str) -> str:
 
 def _blocks(lines: list[str]) -> Iterator[Block]:
     start: int | None = None
-    info: list[str] = []
+    language = ""
     for number, line in enumerate(lines, 1):
         match = FENCE.match(line)
         if match is None:
             continue
         if start is None:
-            start, info = number, match["info"].split()
+            start, language = number, match["language"]
         else:
             before = lines[start - 2] if start >= 2 else ""
-            yield Block(
-                info[0] if info else "", tuple(info[1:]), start + 1, tuple(lines[start : number - 1]), before
-            )
+            yield Block(language, start + 1, tuple(lines[start : number - 1]), before)
             start = None
     assert start is None, f"the block at line {start} is not closed"
 

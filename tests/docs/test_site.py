@@ -69,11 +69,25 @@ def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
     assert (site / "llms.txt").is_file()
 
 
-@pytest.mark.parametrize("contents", ["index.md", "llms.txt"])
-def test_no_page_is_missing_in_a_table_of_contents(contents: str) -> None:
-    text = (ROOT / "docs" / contents).read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("contents", "shape"), [("docs/index.md", "({})"), ("docs/llms.txt", "({})"), ("mkdocs.yml", ": {}\n")]
+)
+def test_no_page_is_missing_in_a_table_of_contents(contents: str, shape: str) -> None:
+    text = (ROOT / contents).read_text(encoding="utf-8")
     pages = {one.name for one in (ROOT / "docs").glob("*.md")} - {"index.md"}
-    assert sorted(one for one in pages if f"({one})" not in text) == []
+    assert sorted(one for one in pages if shape.format(one) not in text) == []
+
+
+@pytest.mark.bound(120)
+def test_no_page_of_the_site_shows_its_own_markup(site: Path) -> None:
+    """A block, a heading or a table that the site does not take for one stands there as it was typed."""
+    raw = [
+        f"{path.name}: {line}"
+        for path in site.rglob("*.html")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.startswith(("```", "<p>```", "## ", "|---", "<p>- "))
+    ]
+    assert raw == []
 
 
 @pytest.mark.bound(120)

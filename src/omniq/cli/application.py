@@ -65,7 +65,8 @@ def _last_line(exc: BaseException) -> str:
 def _where(name: str, exc: BaseException) -> str:
     """The line that failed, or, when the module itself is missing, where it was looked for."""
     if isinstance(exc, ModuleNotFoundError) and exc.name and f"{name}.".startswith(f"{exc.name}."):
-        return f"looked in {os.getcwd()}, then where {sys.executable} looks"
+        looked = f"looked in {os.getcwd()}, then where {sys.executable} looks"
+        return looked if "." in exc.name else f"{looked}; start this in the folder that has {exc.name}"
     if isinstance(exc, SyntaxError) and exc.filename:
         return f"in {exc.filename}, line {exc.lineno}"
     frame = _last_of_theirs(traceback.extract_tb(exc.__traceback__))

@@ -9,15 +9,14 @@ import click
 
 from omniq.cli.errors import EXIT_USAGE, CommandFailed
 from omniq.cli.group import OmniqCommand
+from omniq.cli.options import Whole
 from omniq.cli.store import find_store, url_option
 from omniq.errors import InvalidOption
 
 
 @click.command(cls=OmniqCommand)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8383, show_default=True, help="0: any that is free."
-)
+@click.option("--port", type=Whole(0, 65535), default=8383, show_default=True, help="0: any that is free.")
 @click.option(
     "--token", envvar="OMNIQ_DASHBOARD_TOKEN", help="Asked for at the door; or OMNIQ_DASHBOARD_TOKEN."
 )

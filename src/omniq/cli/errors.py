@@ -16,10 +16,13 @@ import sys
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from omniq.cli.text import masked, safe
 from omniq.errors import InvalidOption, OmniqError
+
+if TYPE_CHECKING:
+    import click
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -57,7 +60,7 @@ def _explained(exc: BaseException) -> tuple[str, int]:
 
     match exc:
         case click.ClickException():
-            return exc.format_message(), exc.exit_code
+            return exc.format_message() + _where_to_look(exc), exc.exit_code
         case click.Abort():
             return "interrupted", EXIT_INTERRUPTED
         case ExceptionGroup():
@@ -68,3 +71,14 @@ def _explained(exc: BaseException) -> tuple[str, int]:
             return str(exc), EXIT_FAILED
         case _:
             return f"unexpected {type(exc).__name__}: {exc} (--debug shows where)", EXIT_FAILED
+
+
+def _where_to_look(exc: click.ClickException) -> str:
+    """Behind what names something that is not there, or is missing, and not what to write instead."""
+    import click
+
+    if isinstance(exc, click.BadParameter) and not isinstance(exc, click.MissingParameter):
+        return ""  # it says what is wrong with a value
+    if not isinstance(exc, click.UsageError) or exc.ctx is None:
+        return ""
+    return f" See `{exc.ctx.command_path} --help`."

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 from click.exceptions import NoArgsIsHelpError
 
 from omniq.cli.errors import report
 
+LONGEST_SENTENCE: Final = 200
+
 
 class OmniqCommand(click.Command):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.params.append(_debug_option())
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The whole first sentence: what is longer than a line is wrapped, so nothing need be cut."""
+        return super().get_short_help_str(max(limit, LONGEST_SENTENCE))
 
 
 class OmniqGroup(click.Group):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from omniq.cli.errors import CommandFailed
+from omniq.cli.errors import EXIT_USAGE, CommandFailed
 from omniq.cli.group import OmniqCommand
 from omniq.cli.options import one_json_option
 from omniq.cli.store import find_store, url_option
@@ -26,7 +26,7 @@ def migrate(url: str | None, sql: bool, as_json: bool) -> None:
     from omniq.cli.output import print_json
 
     if sql and as_json:
-        raise click.UsageError("--sql prints SQL; leave out --json")
+        raise CommandFailed("--sql prints SQL; leave out --json", EXIT_USAGE)
     storage = find_store(url)
     if sql:
         text = getattr(storage, "migration_sql", None)

@@ -9,10 +9,10 @@ from typing import Any, Final, TypeVar
 
 import click
 
-_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _SCALES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SIZE: Final = re.compile(r"(?P<number>\d+)(?P<scale>[KMG]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
-_AGE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhdw]?)")
+_AGE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhdw])")
 
 
 class Seconds(click.FloatRange):
@@ -28,6 +28,10 @@ class Seconds(click.FloatRange):
 
 
 POSITIVE: Final = Seconds(min=0, min_open=True)
+
+
+class Whole(click.IntRange):
+    name = "whole number"  # what a complaint calls it
 
 
 class Size(click.ParamType[int]):
@@ -82,8 +86,8 @@ def one_json_option(command: F) -> F:
 
 
 def age(_: click.Context, __: click.Parameter, value: str | None) -> float:
-    """How long ago, as people write it, in seconds."""
-    match = _AGE.fullmatch(value or "0")
+    """How long ago, in seconds. A unit has to be there: what is deleted in between is gone."""
+    match = _AGE.fullmatch("0s" if value is None else value)
     if match is None:
         raise click.BadParameter(f"{value!r} is no age, such as 90s, 30m, 12h, 7d or 2w")
     return float(match["number"]) * _UNITS[match["unit"]]
@@ -132,6 +136,16 @@ def _refuse_constant(name: str) -> None:
 def app_path(_: click.Context, __: click.Parameter, value: str) -> str:
     from omniq.cli.wire import APP_PATH
 
-    if not APP_PATH.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is no module and name, such as myapp.tasks:q")
+    match = APP_PATH.fullmatch(value)
+    if match is None or match[1].endswith(".py"):
+        raise click.BadParameter(f"{value!r} is no module and name, such as {_with_a_name(value)}")
     return value
+
+
+def _with_a_name(value: str) -> str:
+    """What somebody may have meant who wrote a module alone, or a file."""
+    from omniq.cli.wire import APP_PATH
+
+    path, _, name = value.partition(":")
+    meant = f"{path.removeprefix('./').removesuffix('.py').replace('/', '.')}:{name or 'q'}"
+    return meant if APP_PATH.fullmatch(meant) else "myapp.tasks:q"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from omniq.cli.errors import CommandFailed, written_wrongly
+from omniq.cli.errors import EXIT_USAGE, CommandFailed, written_wrongly
 from omniq.cli.group import OmniqCommand
-from omniq.cli.options import POSITIVE, QUEUE, call_options, one_json_option
+from omniq.cli.options import POSITIVE, QUEUE, Whole, call_options, one_json_option
 from omniq.cli.store import url_option, with_store
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SILENT_S: Final = 60.0
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, short_help="List schedules, or change them while everything runs.")
 @click.option("--json", "as_json", is_flag=True, help="A list of objects instead of a table.")
 @url_option
 @click.pass_context
@@ -98,9 +98,9 @@ def as_dict(schedule: Schedule) -> dict[str, Any]:
 @click.option("--overlap", type=click.Choice(["allow", "skip"]), default="allow", show_default=True)
 @call_options
 @click.option("--queue", type=QUEUE, default="default", show_default=True)
-@click.option("--priority", type=click.IntRange(0, 9), default=0, show_default=True)
+@click.option("--priority", type=Whole(0, 9), default=0, show_default=True)
 @click.option("--timeout", type=POSITIVE, metavar="SECONDS")
-@click.option("--max-retries", type=click.IntRange(0), default=3, show_default=True)
+@click.option("--max-retries", type=Whole(0), default=3, show_default=True)
 @click.option("--force", is_flag=True, help="Also for a task that no worker here serves now.")
 @one_json_option
 @url_option
@@ -121,7 +121,9 @@ def add(
     from omniq.task import Task
 
     if (options["every"] is None) == (options["cron"] is None):
-        raise click.UsageError("a schedule needs either --every 60 or --cron '*/5 * * * *', and not both")
+        raise CommandFailed(
+            "a schedule needs either --every 60 or --cron '*/5 * * * *', and not both", EXIT_USAGE
+        )
     fields = ("queue", "priority", "timeout", "max_retries")
     with written_wrongly():
         call = Task(task, tuple(args), kwargs, **{field: options.pop(field) for field in fields})

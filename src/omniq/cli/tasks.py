@@ -10,7 +10,7 @@ import click
 
 from omniq.cli.errors import EXIT_FAILED
 from omniq.cli.group import OmniqCommand
-from omniq.cli.options import QUEUE, each_json_option
+from omniq.cli.options import QUEUE, Whole, each_json_option
 from omniq.cli.store import url_option, with_store
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ STATUSES: Final = ("PENDING", "RUNNING", "SUCCESS", "FAILED", "CANCELLED")
 @click.command(cls=OmniqCommand)
 @click.option("--status", type=click.Choice(STATUSES, case_sensitive=False))
 @click.option("--queue", type=QUEUE, metavar="NAME")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@click.option("--limit", type=Whole(1, 10_000), default=50, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="A list of objects instead of a table.")
 @url_option
 def tasks(status: str | None, queue: str | None, limit: int, as_json: bool, url: str | None) -> None:

@@ -10,7 +10,7 @@ import click
 
 from omniq.cli.errors import CommandFailed
 from omniq.cli.group import OmniqCommand, debugging
-from omniq.cli.options import POSITIVE, QUEUE, SIZE, Seconds, app_path
+from omniq.cli.options import POSITIVE, QUEUE, SIZE, Seconds, Whole, app_path
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -27,26 +27,26 @@ def _queue_names(
 @click.argument("app", metavar="MODULE:APP", callback=app_path)
 @click.option(
     "--concurrency",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=100,
     show_default=True,
     help="How many tasks each process runs at once.",
 )
 @click.option(
     "--processes",
-    type=click.IntRange(min=1, max=512),
+    type=Whole(min=1, max=512),
     default=1,
     show_default=True,
     help="How many worker processes.",
 )
 @click.option(
     "--task-processes",
-    type=click.IntRange(min=1, max=512),
+    type=Whole(min=1, max=512),
     help="How many processes each worker process has for tasks with executor='process'. [default: its CPUs]",
 )
 @click.option(
     "--max-tasks-per-process",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     help="Replace such a process when it has run so many tasks.",
 )
 @click.option(
@@ -101,7 +101,7 @@ def _queue_names(
 )
 @click.option(
     "--metrics-port",
-    type=click.IntRange(0, 65535),
+    type=Whole(0, 65535),
     metavar="PORT",
     help="Serve metrics for Prometheus here; each further process on the next port. 0: any that is free.",
 )

@@ -83,7 +83,7 @@ MODULES = {
         (["demo", "--seconds", "0"], 2, ["--seconds"]),
         (["nonsense"], 2, ["nonsense", "See `omniq --help`"]),
         (["schedules", "nonsense"], 2, ["nonsense", "See `omniq schedules --help`"]),
-        (["purge", "--older-than", "30"], 2, ["'30' is no age", "7d"]),
+        (["purge", "--older-than", ""], 2, ["'' is no age", "7d"]),
         (["worker", "x; touch canary"], 2, ["no module and name", "myapp.tasks:q"]),
         (["worker", "x:$(touch canary)"], 2, ["no module and name"]),
         (["worker", "os:system('touch canary')"], 2, ["no module and name"]),

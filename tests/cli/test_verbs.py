@@ -73,7 +73,7 @@ async def test_purge_deletes_what_has_ended_and_nothing_else(site: Site) -> None
         for options, deleted in (
             (["--older-than", "1h"], 0),
             (["--queue", "nowhere"], 0),
-            (["--status", "failed", "--queue", "mail", "--older-than", "0s"], 1),
+            (["--status", "failed", "--queue", "mail", "--older-than", "0"], 1),
         ):
             ran = site.run("purge", *options, "--url", URL)
             assert ran.stdout == f"deleted {deleted} tasks\n", ran.stderr

@@ -203,12 +203,4 @@ OPERATING = [
         SAFE,
         "hangs",
     ),
-    Mutant(
-        "a purge guesses the unit of an age",
-        "cli/options.py",
-        '_AGE.fullmatch("0s" if value is None else value)',
-        '_AGE.fullmatch(value or "0s") or _AGE.fullmatch(f"{value}s")',
-        ("tests/cli/test_errors.py",),
-        "refused_before",
-    ),
 ]

@@ -9,10 +9,10 @@ from typing import Any, Final, TypeVar
 
 import click
 
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _SCALES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SIZE: Final = re.compile(r"(?P<number>\d+)(?P<scale>[KMG]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
-_AGE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhdw])")
+_AGE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhdw]?)")
 
 
 class Seconds(click.FloatRange):
@@ -86,8 +86,8 @@ def one_json_option(command: F) -> F:
 
 
 def age(_: click.Context, __: click.Parameter, value: str | None) -> float:
-    """How long ago, in seconds. A unit has to be there: what is deleted in between is gone."""
-    match = _AGE.fullmatch("0s" if value is None else value)
+    """How long ago, in seconds, as durations are everywhere else where no unit is said."""
+    match = _AGE.fullmatch("0" if value is None else value)
     if match is None:
         raise click.BadParameter(f"{value!r} is no age, such as 90s, 30m, 12h, 7d or 2w")
     return float(match["number"]) * _UNITS[match["unit"]]

@@ -76,16 +76,19 @@ async function show() {
   drawNav(name === "task" ? "tasks" : name);
   state.page?.leave?.();
   const view = { element: h("div", { class: `page ${name || "overview"}` }), args: rest, query, state, ask, tell, confirmed, toast };
+  view.failed = (error) => {
+    view.element.replaceChildren(h("div", { class: "card bad" }, h("h2", {}, "That did not work"), h("p", {}, error.message),
+      error.status === 404 ? h("p", {}, h("a", { href: "#/tasks" }, "All tasks")) : null));
+    view.update = !error.status || error.status >= 500 ? () => show() : null; // at the next good news
+  };
   state.page = view;
+  document.title = `OmniQ: ${name || "overview"}`;
   main.replaceChildren(view.element);
   try {
     await page(view);
   } catch (error) {
-    view.element.replaceChildren(h("div", { class: "card bad" }, h("h2", {}, "That did not work"), h("p", {}, error.message),
-      error.status === 404 ? h("p", {}, h("a", { href: "#/tasks" }, "All tasks")) : null));
-    if (!error.status || error.status >= 500) view.update = () => show(); // at the next good news
+    view.failed(error);
   }
-  document.title = `OmniQ: ${name || "overview"}`;
 }
 
 function drawNav(current) {

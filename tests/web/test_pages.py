@@ -262,6 +262,26 @@ def test_the_list_of_tasks_is_live(desk: Desk) -> None:
     assert desk.page.locator("tbody tr").count() == 1
 
 
+def test_the_time_that_a_list_goes_back_moves_on(desk: Desk) -> None:
+    """Within the last hour is what was asked for, not since an hour before the page was opened."""
+    with desk.page.expect_request("**/api/tasks?*enqueued_after=*") as first:
+        desk.open("tasks?within=3600")
+    with desk.page.expect_request("**/api/tasks?*enqueued_after=*") as second:
+        desk.page.locator("tbody").wait_for(state="attached")
+    assert first.value.url != second.value.url
+
+
+def test_what_is_read_out_is_said_once(desk: Desk) -> None:
+    desk.open()
+    desk.page.locator("#status .dot.good, #status .dot.bad").wait_for()
+    desk.page.locator(".tile").first.wait_for()
+    desk.page.evaluate(
+        "document.querySelector('#status .dot').id = document.querySelector('.tile').id = 'old'"
+    )
+    desk.page.locator(".tile#old").wait_for(state="detached")
+    assert desk.page.locator("#status .dot#old").count() == 1
+
+
 def test_workers_show_their_slots_and_where_nobody_is_heard_of(desk: Desk) -> None:
     async def work(storage: SQLiteStorage) -> None:
         await storage.beat(WorkerInfo("bob@host:1:x", "bob", "host", 1, ("slow",), 4, 1, ("shop.slow",)))

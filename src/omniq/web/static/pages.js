@@ -145,8 +145,8 @@ async function tasks(view) {
   const body = h("tbody", {}), more = h("div", { class: "row more" });
   view.element.replaceChildren(h("h1", {}, "Tasks"), form, h("section", { class: "card" },
     h("div", { class: "scroll" }, h("table", {}, headRow(["Task", "State", ["Queue", "less"], "When", ["By, or why", "less"]]), body)), more));
-  const asked = { status: query.status, queue: query.queue, func: query.func, error: query.error, owner: query.owner, limit: 50 };
-  if (query.within) asked.enqueued_after = new Date(nowMs() - Number(query.within) * 1000).toISOString();
+  const asked = () => ({ status: query.status, queue: query.queue, func: query.func, error: query.error, owner: query.owner, limit: 50,
+    enqueued_after: Number(query.within) > 0 ? new Date(nowMs() - Number(query.within) * 1000).toISOString() : "" });
   let loads = 0;
   const draw = (page) => {
     const count = body.children.length;
@@ -158,7 +158,7 @@ async function tasks(view) {
   const load = async (after) => {
     const before = [...more.childNodes];
     more.replaceChildren(h("span", { class: "note" }, "Looking…"));
-    const page = await view.ask("tasks", { ...asked, after }).catch((error) => { more.replaceChildren(...before); throw error; });
+    const page = await view.ask("tasks", { ...asked(), after }).catch((error) => { more.replaceChildren(...before); throw error; });
     loads += 1;
     body.append(...page.tasks.map(taskRow));
     const count = draw(page);
@@ -171,7 +171,7 @@ async function tasks(view) {
   view.update = async () => { // as long as one page is all that is shown: nobody has looked further back
     if (loads > 1 || Date.now() - looked < LIST_EVERY_MS) return;
     looked = Date.now();
-    const page = await view.ask("tasks", asked).catch(() => null);
+    const page = await view.ask("tasks", asked()).catch(() => null);
     if (!page || loads > 1) return;
     redraw(body, page.tasks.map(taskRow));
     draw(page);

@@ -233,6 +233,20 @@ def test_a_store_that_goes_away_is_told_at_the_top_and_its_return_too(tmp_path: 
         assert page.locator("#trouble").is_hidden()
 
 
+def test_what_nobody_lives_for_is_in_no_slot(tmp_path: Path, page: Any) -> None:
+    database = _made(tmp_path / "jobs.db")
+
+    async def claimed() -> None:
+        async with SQLiteStorage(database, durability="relaxed") as storage:
+            await storage.enqueue(Task("shop.held"))
+            await storage.claim("gone@host:1:x")
+
+    apart(lambda: asyncio.run(claimed()))
+    with served(database) as address:
+        page.goto(address)
+        page.locator(".tile", has_text="Workers").get_by_text("0 slots, 1 running").wait_for()
+
+
 def test_tasks_are_filtered_and_paged(desk: Desk) -> None:
     desk.put(*(Task("shop.many", queue="many", id=f"many-{n:03}") for n in range(120)))
     desk.fail(Task("shop.odd", queue="odd", id="odd"), TaskError("Odd", "needle in a haystack"))
@@ -370,7 +384,7 @@ def test_a_long_name_pushes_no_figure_out_of_sight(desk: Desk) -> None:
         assert seen <= card, width
 
 
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("width", [360, 721, 1280])
 def test_whatever_is_long_needs_no_sideways_scrolling(desk: Desk, width: int) -> None:
     now, queue = datetime.now(UTC), "W" * 128
     leaving = ProcessInfo(4711, "stopping", now, 9, reason="it has run as many as it may, " * 8)

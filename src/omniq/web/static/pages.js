@@ -31,7 +31,9 @@ function tiles(seen) {
 }
 
 function workersTile({ known, silent, slots, busy }) {
-  const note = [part(`${number(busy)} of ${number(slots)} slots`), silent ? part(`${number(silent)} silent`) : null];
+  // What the silent ones hold is in no slot of those that live.
+  const held = busy <= slots ? `${number(busy)} of ${number(slots)} slots` : `${number(slots)} slots, ${number(busy)} running`;
+  const note = [part(silent ? `${held},` : held), silent ? part(`${number(silent)} silent`) : null];
   return tile("Workers", number(known - silent), note, known && !silent ? "" : known > silent ? "warn" : "bad");
 }
 

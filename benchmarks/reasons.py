@@ -75,28 +75,36 @@ def why(goal: Goal, record: Record) -> str:
 
 
 def _shown_by(goal: Goal, record: Record) -> Iterator[str]:
-    limit = _limit_of(goal.case)
-    if goal.against is None or limit is None:
+    bare = _bare(goal.case)
+    if goal.against is None or bare is None:
         return
-    if goal.against == limit:
-        ours, bare = (record.spread(case, "cpu_us") for case in (goal.case, limit))
-        if ours is not None and bare is not None:
-            yield f"{ours.median:.0f} µs of CPU a task, of which the bare statements need {bare.median:.0f}"
-        return
-    asked, most = goal.asked(record), record.spread(limit, goal.metric)
-    if asked is not None and most is not None:
+    if isinstance(goal.against, Case) and goal.against.system == bare.system:
+        ours, theirs = (record.spread(case, "cpu_us") for case in (goal.case, bare))
+        if ours is not None and theirs is not None:
+            yield _cpu(ours.median, theirs.median)
+    asked, most = goal.asked(record), record.spread(bare, goal.metric)
+    if goal.against != bare and asked is not None and most is not None:
         yield f"it asks for {asked:,.0f} tasks/s, {asked / most.median:.2f} of what the bare statements do"
 
 
-def _limit_of(case: Case) -> Case | None:
-    """What the statements of a store do with nothing around them, beside what OmniQ does there."""
+def _cpu(ours: float, bare: float) -> str:
+    """The statements are a part of what a task costs, unless they cost more where they stand alone."""
+    if bare < ours:
+        return f"{ours:.0f} µs of CPU a task, of which the bare statements need {bare:.0f}"
+    return f"{ours:.0f} µs of CPU a task, where the bare statements alone took {bare:.0f}"
+
+
+def _bare(case: Case) -> Case | None:
+    """What the statements of a store do with nothing around them, said as many at a time as in `case`."""
     raw = case.system.replace("omniq-", "raw-")
     if raw == case.system:
         return None
-    match case.measure:
-        case "drain":
+    match case.measure, case.variant:
+        case "drain", "async" | "sync":  # one process: two share what they ask for, and the limit has one
             return Case("drain", raw, "statements")
-        case "enqueue":
+        case "enqueue", "async":
             return Case("enqueue", raw, "blocking")
+        case "enqueue", _:
+            return Case("enqueue", raw, case.variant)
         case _:
             return None

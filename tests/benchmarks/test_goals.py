@@ -86,6 +86,50 @@ def test_a_reason_has_the_figures_of_the_run_that_missed_the_goal() -> None:
     assert beside_limit.endswith("11 µs of CPU a task, of which the bare statements need 3")
 
 
+def _enqueued(system: str, face: str, per_s: float, cpu_us: float) -> Sample:
+    return Sample(Case("enqueue", system, face), 0, {"per_s": per_s, "cpu_us": cpu_us})
+
+
+IN_FLIGHT = "SQLite: enqueue, 100 in flight / raw insert"
+
+
+def _in_flight(ours_us: float) -> str:
+    record = Record(
+        [
+            _enqueued("omniq-sqlite", "in-flight", 14_000, ours_us),
+            _enqueued("raw-sqlite", "blocking", 2_000, 72.0),
+            _enqueued("raw-sqlite", "in-flight", 50_000, 8.0),
+        ]
+    )
+    return why(next(goal for goal in GOALS if goal.title == IN_FLIGHT), record)
+
+
+def test_a_reason_compares_what_is_enqueued_as_many_at_a_time() -> None:
+    """The goal is set in single inserts; a task among a hundred is held against inserts of a hundred."""
+    assert _in_flight(15.0).endswith(
+        "15 µs of CPU a task, of which the bare statements need 8; "
+        "it asks for 20,000 tasks/s, 0.40 of what the bare statements do"
+    )
+
+
+def test_a_part_is_not_said_to_be_larger_than_the_whole() -> None:
+    told = _in_flight(7.0)
+    assert "7 µs of CPU a task, where the bare statements alone took 8" in told
+    assert "of which" not in told
+
+
+def test_two_processes_are_not_held_against_the_limit_of_one() -> None:
+    goal = next(goal for goal in GOALS if goal.title == "PostgreSQL: drain with two processes / pgqueuer")
+    record = Record(
+        [
+            _drained("omniq-postgres", "async x2", 40_000, 11.0),
+            _drained("pgqueuer-postgres", "async x2", 50_000, 30.0),
+            _drained("raw-postgres", "statements", 50_000, 3.0),
+        ]
+    )
+    assert "bare statements" not in why(goal, record)
+
+
 def test_a_reason_without_a_limit_in_the_run_has_no_figures() -> None:
     goal = next(goal for goal in GOALS if goal.title == "PostgreSQL: drain with one process / pgqueuer")
     record = Record([_drained("pgqueuer-postgres", "async", 20_000, 30.0)])

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import guard
 from benchmarks.guard import KEPT, STORES, findings, pairs, write
+from benchmarks.harness.results import Results
 from benchmarks.harness.samples import Case, Record, Sample
 from benchmarks.plan import QUICK
 from benchmarks.systems import load_all
@@ -53,6 +55,20 @@ def test_recording_keeps_what_was_not_measured(tmp_path: Path) -> None:
     write(file, said, found)
     kept = json.loads(file.read_text(encoding="utf-8"))
     assert kept == {"loss": 0.25, "ratios": {ASYNC: 0.6, "drain omniq-sqlite async / raw-sqlite": 0.7}}
+
+
+@pytest.mark.parametrize(("ours", "code"), [((60.0,), 0), ((), 1)], ids=["measured", "not measured"])
+def test_recording_says_when_there_was_nothing_to_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: tuple[float, ...], code: int
+) -> None:
+    file = tmp_path / "guard.json"
+    file.write_text(json.dumps({"loss": 0.25, "ratios": {ASYNC: 0.9}}), encoding="utf-8")
+    monkeypatch.setattr(guard, "KEPT", file)
+    monkeypatch.setattr(guard, "pairs", lambda store: [next(iter(pairs(store)))])
+    monkeypatch.setattr(guard, "run", lambda *_: Results({}, measured(ours, (100.0,))))
+    assert guard.main(["--record", "redis"]) == code
+    kept = json.loads(file.read_text(encoding="utf-8"))["ratios"]
+    assert kept == {ASYNC: 0.6 if ours else 0.9}
 
 
 def test_every_ratio_is_recorded_and_is_one_that_a_run_measures() -> None:

@@ -13,6 +13,7 @@ from omniq.task import TaskStatus
 from tests.cli.site import Site, call, is_alive, running, until, until_begun, until_logged, until_status
 
 
+@pytest.mark.quiet
 async def test_the_tasks_of_a_killed_process_run_again_within_a_second(site: Site) -> None:
     async with site.store() as store:
         with site.worker("--processes", "2", "--concurrency", "4") as worker:
@@ -42,6 +43,7 @@ async def test_the_tasks_of_a_killed_process_run_again_within_a_second(site: Sit
             assert site.notes("ENDED", name)[-1].pid != victim
 
 
+@pytest.mark.quiet
 async def test_an_idle_neighbour_takes_over_at_once(site: Site) -> None:
     async with site.store() as store:
         with site.worker("--processes", "2") as worker:

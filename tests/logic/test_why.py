@@ -70,6 +70,7 @@ FAILED = replace(TASK, status=TaskStatus.FAILED, error=BOOM, finished_at=at(-9))
     (Facts(TASK, NOW, workers=(replace(worker(), pools=(POOL,)), worker())), Because.NEXT, "nothing is in its way"),
     (Facts(TASK, NOW, workers=(replace(worker(), pools=(POOL,)), worker(busy=4))), Because.FULL, "all 2 processes of the 2 workers"),
     (Facts(TASK, NOW, workers=IDLE, ahead=17),                  Because.BEHIND, "behind 17 others in queue mail"),
+    (Facts(TASK, NOW, workers=IDLE, ahead=1),                   Because.BEHIND, "behind 1 other in queue mail"),
     (Facts(TASK, NOW, workers=IDLE, ahead=10_000),              Because.BEHIND, "behind more than 9,999 others"),
     (Facts(TASK, NOW, workers=IDLE),                            Because.NEXT, "nothing is in its way"),
 ])  # fmt: skip

@@ -9,6 +9,14 @@ SPANS = ("tests/tracing",)
 
 OPERATING = [
     Mutant(
+        "of many workers only the first are known",
+        "storage/facts.py",
+        "    return tuple(asked.get(one.id, one) for one in workers)\n",
+        "    return tuple(asked.get(one.id, one) for one in workers[:MAX_ASKED])\n",
+        SAFE,
+        "thousands_of_workers",
+    ),
+    Mutant(
         "read-only in name",
         GUARD,
         "        if not self._allow_actions:\n",

@@ -520,6 +520,28 @@ async def test_of_thousands_of_runs_the_longest_are_shown_and_all_are_counted() 
     await store.close()
 
 
+async def test_of_thousands_of_workers_none_is_taken_for_gone() -> None:
+    """S11: a bounded number is shown, with the one that is asked for; but all of them count."""
+    store = storage()
+    for n in range(300):
+        queues = ("its-own",) if n == 0 else ("all",)
+        functions = tuple(f"a.f{m}" for m in range(80)) if n == 1 else None
+        await store.beat(WorkerInfo(f"w{n}", f"w{n}", "host", n, queues, 2, functions=functions))
+    await store.enqueue(Task("a.b", id="held", queue="its-own"))
+    await store.claim("w0", ["its-own"])
+    await store.enqueue(Task("a.b", id="waits", queue="its-own"))
+    async with client(Dashboard(store)) as asking:
+        for task_id, because in (("held", "running"), ("waits", "next")):
+            shown = (await asking.get("/api/task", params={"id": task_id})).json()
+            assert [one["because"] for one in shown["why"]] == [because], shown["why"]
+        told = (await asking.get("/api/workers", params={"id": "w0"})).json()
+        [other, *_] = (await asking.get("/api/workers", params={"id": "w1"})).json()["workers"]
+    assert (len(told["workers"]), told["of"]) == (200, 300)
+    assert (told["workers"][0]["id"], told["workers"][0]["in_flight"]) == ("w0", 1)
+    assert other["functions"][-1] == "and 30 more"
+    await store.close()
+
+
 async def test_of_thousands_of_queues_those_are_shown_that_need_a_look() -> None:
     """S11: and what is counted is counted in all of them."""
     store = storage()

@@ -227,10 +227,24 @@ def test_a_store_that_goes_away_is_told_at_the_top_and_its_return_too(tmp_path: 
         page.locator("#trouble", has_text="The store does not answer").wait_for()
         page.locator("#trouble", has_text="What is shown is of").wait_for()
         page.locator("#nav a", has_text="Workers").click()
-        page.locator(".card.bad").wait_for()
+        page.get_by_role("heading", name="That did not work").wait_for()
         hidden.rename(database)
         page.get_by_text("No worker has been heard of").wait_for()
         assert page.locator("#trouble").is_hidden()
+
+
+def test_what_nobody_lives_for_is_in_no_slot(tmp_path: Path, page: Any) -> None:
+    database = _made(tmp_path / "jobs.db")
+
+    async def claimed() -> None:
+        async with SQLiteStorage(database, durability="relaxed") as storage:
+            await storage.enqueue(Task("shop.held"))
+            await storage.claim("gone@host:1:x")
+
+    apart(lambda: asyncio.run(claimed()))
+    with served(database) as address:
+        page.goto(address)
+        page.locator(".tile", has_text="Workers").get_by_text("0 slots, 1 running").wait_for()
 
 
 def test_tasks_are_filtered_and_paged(desk: Desk) -> None:
@@ -260,6 +274,26 @@ def test_the_list_of_tasks_is_live(desk: Desk) -> None:
     desk.put(Task("shop.born", queue="born"))
     desk.page.get_by_text("1, that is all").wait_for()
     assert desk.page.locator("tbody tr").count() == 1
+
+
+def test_the_time_that_a_list_goes_back_moves_on(desk: Desk) -> None:
+    """Within the last hour is what was asked for, not since an hour before the page was opened."""
+    with desk.page.expect_request("**/api/tasks?*enqueued_after=*") as first:
+        desk.open("tasks?within=3600")
+    with desk.page.expect_request("**/api/tasks?*enqueued_after=*") as second:
+        desk.page.locator("tbody").wait_for(state="attached")
+    assert first.value.url != second.value.url
+
+
+def test_what_is_read_out_is_said_once(desk: Desk) -> None:
+    desk.open()
+    desk.page.locator("#status .dot.good, #status .dot.bad").wait_for()
+    desk.page.locator(".tile").first.wait_for()
+    desk.page.evaluate(
+        "document.querySelector('#status .dot').id = document.querySelector('.tile').id = 'old'"
+    )
+    desk.page.locator(".tile#old").wait_for(state="detached")
+    assert desk.page.locator("#status .dot#old").count() == 1
 
 
 def test_workers_show_their_slots_and_where_nobody_is_heard_of(desk: Desk) -> None:
@@ -343,20 +377,78 @@ def test_a_long_name_pushes_no_figure_out_of_sight(desk: Desk) -> None:
     for width in (390, 1280):
         desk.page.set_viewport_size({"width": width, "height": 800})
         desk.open()
-        cell = desk.page.locator("#late tr", has_text=queue).locator("td").last
-        cell.wait_for()
-        card, seen = desk.page.locator("#late").bounding_box(), cell.bounding_box()
-        assert seen["x"] + seen["width"] <= card["x"] + card["width"], width
+        # Measured at one moment: each second the rows are drawn anew.
+        right = "getBoundingClientRect().right"
+        ends = f"(row) => [row.lastElementChild.{right}, row.closest('#late').{right}]"
+        seen, card = desk.page.locator("#late tr", has_text=queue).evaluate(ends)
+        assert seen <= card, width
 
 
-def test_a_phone_needs_no_sideways_scrolling(desk: Desk) -> None:
-    desk.put(Task("shop.phone" + ".very" * 20, id="x" * 200, queue="phone"))
-    desk.page.set_viewport_size({"width": 360, "height": 740})
+@pytest.mark.parametrize("width", [360, 721, 1280])
+def test_whatever_is_long_needs_no_sideways_scrolling(desk: Desk, width: int) -> None:
+    now, queue = datetime.now(UTC), "W" * 128
+    leaving = ProcessInfo(4711, "stopping", now, 9, reason="it has run as many as it may, " * 8)
+    pool = PoolInfo("tasks", 0, 4, processes=(leaving,))
+    info = WorkerInfo("w" * 150, "w" * 60, "host" * 30, 1, (queue,), 4, functions=("f" * 150,), pools=(pool,))
+    task = Task("shop.phone" + ".very" * 20, id="x" * 200, queue=queue, headers={"k" * 100: "v" * 3_000})
+    desk.put(task)
+    desk.do(lambda storage: storage.beat(info))
+    desk.page.set_viewport_size({"width": width, "height": 740})
     for place in ("", "queues", "tasks", "workers", "schedules", f"task/{'x' * 200}"):
         desk.open(place)
-        desk.page.locator("main .card").first.wait_for()
+        desk.page.locator(f".page.{place.partition('/')[0] or 'overview'} .card").first.wait_for()
         assert desk.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
         assert desk.page.evaluate("document.getElementById('nav').scrollWidth <= innerWidth"), place
+        if place == "workers":
+            fits = "(one) => one.scrollWidth <= one.clientWidth"
+            assert desk.page.locator(".pool .scroll", has_text="pid 4711").first.evaluate(fits)
+
+
+def test_a_phone_shows_why_a_task_failed(desk: Desk) -> None:
+    """Beside a list of failures there is no room for it there, so it stands below each name."""
+    desk.fail(Task("shop.small", id="small", queue="small"), TaskError("Declined", "no money"))
+    desk.page.set_viewport_size({"width": 360, "height": 740})
+    desk.open("tasks?status=FAILED&queue=small")
+    desk.page.locator("tbody td:first-child").get_by_text("Declined: no money").wait_for()
+
+
+def test_work_that_is_done_is_no_warning(desk: Desk) -> None:
+    """Its bar is full, and that is well; where no slot is free, that is worth a look."""
+
+    async def work(storage: SQLiteStorage) -> None:
+        await storage.beat(WorkerInfo("dan@host:1:x", "dan", "host", 1, ("bars",), 1, 1))
+        await storage.enqueue(Task("shop.bars", queue="bars"))
+        [claimed] = await storage.claim("dan@host:1:x", ["bars"], 1, 600.0)
+        await storage.progress(claimed.id, claimed.epoch, 10, 10)
+
+    desk.do(work)
+    desk.open("workers")
+    card = desk.page.locator(".worker", has_text="dan")
+    card.locator("td .meter .fill").wait_for(state="attached")
+    card.locator(".row .meter .full").wait_for(state="attached")
+
+
+def test_a_task_that_is_deleted_while_somebody_looks_is_told(desk: Desk) -> None:
+    desk.fail(Task("shop.pruned", id="pruned", queue="pruned"), TaskError("Declined", "no money"))
+    desk.open("task/pruned")
+    desk.becomes("failed")
+    desk.do(lambda storage: storage.delete("pruned"))
+    desk.page.locator(".card.bad", has_text="no task 'pruned' in this store").wait_for()
+    desk.page.wrong.clear()  # the browser names the refusal in its console
+
+
+def test_a_page_that_could_not_be_had_can_be_asked_for_again(desk: Desk) -> None:
+    desk.put(*(Task("shop.paged", queue="paged") for _ in range(60)))
+    desk.open("tasks?queue=paged")
+    more = desk.page.get_by_role("button", name="More")
+    more.wait_for()
+    desk.page.route("**/api/tasks?*after=*", lambda route: route.fulfill(status=503, json={"error": "away"}))
+    more.click()
+    desk.page.locator(".toast.bad", has_text="away").wait_for()
+    desk.page.unroute("**/api/tasks?*after=*")
+    more.click()
+    desk.page.get_by_text("60, that is all").wait_for()
+    desk.page.wrong.clear()  # the browser names the refusal in its console
 
 
 def test_no_text_of_a_user_becomes_markup(desk: Desk) -> None:

@@ -76,7 +76,7 @@ def test_the_pages_live_through_a_restart_of_the_server(server: PrivateServer, h
         row.wait_for()  # what was last known stays
         for place in ("Tasks", "Workers", "Schedules"):
             page.locator("#nav a", has_text=place).click()
-            page.locator(".card.bad").wait_for()
+            page.locator(f".page.{place.lower()} .card.bad").wait_for()
         page.locator("#nav a", has_text="Queues").click()
         row.get_by_role("button", name="Pause").click()
         page.locator(".toast.bad").first.wait_for()

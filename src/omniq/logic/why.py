@@ -109,7 +109,7 @@ def _waiting(facts: Facts) -> list[Reason]:
         reasons.append(Reason(Because.EXPIRED, f"it expired {_moment(task.expires_at)} and is about to end"))
     if task.queue in facts.paused:
         reasons.append(Reason(Because.PAUSED, f"queue {task.queue} is paused", f"resume queue {task.queue}"))
-    serving = [one for one in facts.workers if _lives(one, now) and _serves(one, task.queue)]
+    serving = [one for one in facts.workers if _lives(one, now) and serves(one, task.queue)]
     able = [one for one in serving if knows(one.functions, task.func_path)]
     if not serving:
         reasons.append(
@@ -173,7 +173,8 @@ def _due(facts: Facts, able: Sequence[WorkerInfo]) -> list[Reason]:
         )
     if facts.ahead > 0:
         many = f"more than {facts.ahead - 1:,}" if facts.ahead >= facts.most_ahead else f"{facts.ahead:,}"
-        reasons.append(Reason(Because.BEHIND, f"behind {many} others in queue {task.queue}"))
+        others = "other" if facts.ahead == 1 else "others"
+        reasons.append(Reason(Because.BEHIND, f"behind {many} {others} in queue {task.queue}"))
     if not reasons and able and task.queue not in facts.paused:
         reasons.append(Reason(Because.NEXT, "nothing is in its way: the next claim hands it out"))
     return reasons
@@ -186,7 +187,7 @@ def _lives(worker: WorkerInfo, now: datetime) -> bool:
     return worker.seen_at is not None and now - worker.seen_at <= timedelta(seconds=SILENT_AFTER_S)
 
 
-def _serves(worker: WorkerInfo, queue: str) -> bool:
+def serves(worker: WorkerInfo, queue: str) -> bool:
     return worker.queues is None or queue in worker.queues
 
 

@@ -7,16 +7,16 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from omniq.logic.health import Backlog, Beat
-from omniq.logic.why import Facts
+from omniq.logic.why import Facts, serves
 from omniq.storage.base import BaseStorage
 from omniq.storage.batched import unknown
 from omniq.storage.tallying import counted
-from omniq.task import Head, Tally, WorkerInfo, replace
+from omniq.task import Head, Tally, Task, TaskStatus, WorkerInfo, replace
 
 # Health looks at what ended in this time, in whole minutes.
 HEALTH_WINDOW_S = 120.0
-# More than these are not asked one by one.
-MAX_WORKERS = 200
+# More than these are not asked one by one for what they hold: of the others their latest beat counts.
+MAX_ASKED = 200
 
 
 async def facts_about(storage: BaseStorage, task_id: str) -> Facts:
@@ -31,9 +31,17 @@ async def facts_about(storage: BaseStorage, task_id: str) -> Facts:
         storage.clock.now(),
         tuple(await storage.history(task_id)),
         frozenset(await storage.paused()),
-        tuple([await with_slots(storage, worker) for worker in (await storage.workers())[:MAX_WORKERS]]),
+        await _workers_for(storage, task),
         await storage.ahead(task_id),
     )
+
+
+async def _workers_for(storage: BaseStorage, task: Task) -> tuple[WorkerInfo, ...]:
+    """All of them, and what those hold that may take it: where it runs, only its holder matters."""
+    workers = await storage.workers()
+    able = [one for one in workers if task.status is TaskStatus.PENDING and serves(one, task.queue)]
+    asked = {one.id: await with_slots(storage, one) for one in able[:MAX_ASKED]}
+    return tuple(asked.get(one.id, one) for one in workers)
 
 
 async def with_slots(storage: BaseStorage, worker: WorkerInfo) -> WorkerInfo:

@@ -178,20 +178,22 @@ class Dashboard:
         with_args = self.settings.show_args
         return JSONResponse(shapes.whole(facts.task, runs, why(facts), facts.now, with_args=with_args))
 
-    async def _workers(self, _: Request) -> Response:
-        now = self._storage.clock.now()
+    async def _workers(self, request: Request) -> Response:
+        """The one that is asked for first, then those that were heard of last."""
+        now, wanted = self._storage.clock.now(), request.query_params.get("id")
         held: dict[str | None, list[Task]] = {}
         running = await self._storage.longest_running(shapes.MAX_RUNNING)
         for task in running:
             held.setdefault(task.owner, []).append(task)
         told: list[dict[str, Any]] = []
-        for one in (await self._storage.workers())[:MAX_LIMIT]:
+        found = sorted(await self._storage.workers(), key=lambda one: one.id != wanted)
+        for one in found[:MAX_LIMIT]:
             slots = held.get(one.id, [])
             # Where these are not all, each is asked for: the store's own account, not the latest beat's.
             are_all = len(running) < shapes.MAX_RUNNING
             many = len(slots) if are_all else (await with_slots(self._storage, one)).in_flight
             told.append(shapes.worker(one, many, slots, now))
-        return JSONResponse({"workers": told})
+        return JSONResponse({"workers": told, "of": len(found)})
 
     async def _schedules(self, _: Request) -> Response:
         found = sorted(await self._storage.schedules(), key=lambda one: one.name)

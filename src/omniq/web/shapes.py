@@ -119,7 +119,7 @@ def worker(one: WorkerInfo, in_flight: int, holding: Sequence[Task], now: dateti
         "queues": one.queues,
         "concurrency": one.concurrency,
         "in_flight": in_flight,  # by the store's own account: a beat may be seconds old
-        "functions": None if one.functions is None else list(one.functions)[: redacting.MAX_ITEMS],
+        "functions": None if one.functions is None else first_of(one.functions, redacting.MAX_ITEMS),
         "loop_stalls": one.loop_stalls,
         "blocked_s": one.blocked_s,
         "started_at": moment(one.started_at),
@@ -327,6 +327,6 @@ def held(counts: dict[str, dict[TaskStatus, int]]) -> dict[str, int]:
     return {str(status): sum(of[status] for of in counts.values()) for status in TaskStatus}
 
 
-def first_of(lines: Sequence[str]) -> list[str]:
-    more = len(lines) - MAX_LINES
-    return [*lines[:MAX_LINES], f"and {more:,} more"] if more > 0 else list(lines)
+def first_of(lines: Sequence[str], most: int = MAX_LINES) -> list[str]:
+    more = len(lines) - most
+    return [*lines[:most], f"and {more:,} more"] if more > 0 else list(lines)

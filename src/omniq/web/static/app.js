@@ -76,16 +76,19 @@ async function show() {
   drawNav(name === "task" ? "tasks" : name);
   state.page?.leave?.();
   const view = { element: h("div", { class: `page ${name || "overview"}` }), args: rest, query, state, ask, tell, confirmed, toast };
+  view.failed = (error) => {
+    view.element.replaceChildren(h("div", { class: "card bad" }, h("h2", {}, "That did not work"), h("p", {}, error.message),
+      error.status === 404 ? h("p", {}, h("a", { href: "#/tasks" }, "All tasks")) : null));
+    view.update = !error.status || error.status >= 500 ? () => show() : null; // at the next good news
+  };
   state.page = view;
+  document.title = `OmniQ: ${name || "overview"}`;
   main.replaceChildren(view.element);
   try {
     await page(view);
   } catch (error) {
-    view.element.replaceChildren(h("div", { class: "card bad" }, h("h2", {}, "That did not work"), h("p", {}, error.message),
-      error.status === 404 ? h("p", {}, h("a", { href: "#/tasks" }, "All tasks")) : null));
-    if (!error.status || error.status >= 500) view.update = () => show(); // at the next good news
+    view.failed(error);
   }
-  document.title = `OmniQ: ${name || "overview"}`;
 }
 
 function drawNav(current) {
@@ -136,14 +139,21 @@ function drawStatus(trouble) {
   const word = !state.live ? "disconnected" : health?.ok ? "healthy" : "needs a look";
   const cls = !state.live ? "off" : health?.ok ? "good" : "bad";
   const title = trouble || (health?.problems || []).join("\n") || state.session.store;
-  status.replaceChildren(h("span", { class: `dot ${cls}` }), h("span", { title }, word));
+  say(status, `${word} ${title}`, h("span", { class: `dot ${cls}` }), h("span", { title }, word));
   drawTrouble(trouble);
 }
 
 function drawTrouble(trouble) {
   const box = document.getElementById("trouble"), old = state.heardAt ? ` What is shown is of ${new Date(state.heardAt).toLocaleTimeString()}.` : "";
   box.hidden = state.live;
-  if (!state.live) box.replaceChildren(`${trouble || "Disconnected."}${old}`);
+  if (!state.live) say(box, `${trouble || "Disconnected."}${old}`, `${trouble || "Disconnected."}${old}`);
+}
+
+// Once, and not every second: what is put there anew is read out to those who listen.
+function say(box, text, ...parts) {
+  if (box.dataset.said === text) return;
+  box.dataset.said = text;
+  box.replaceChildren(...parts);
 }
 
 // --- keys ----------------------------------------------------------------------------------------

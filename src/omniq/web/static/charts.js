@@ -90,8 +90,9 @@ export function times(title, spread, of) {
   return card(title, [key("c-warn", "waited"), key("c-accent", "ran"), h("span", {}, `the latest ${number(of)}`)], "by how long", ...scale(top), ...marks.filter(Boolean));
 }
 
-export function meter(part, all) {
+// `full` is how it looks when nothing is left: of slots that is worth a look, of work it is not.
+export function meter(part, all, full = "fill") {
   const share = all > 0 ? Math.min(1, part / all) : 0;
   return s("svg", { viewBox: "0 0 100 6", class: "meter", preserveAspectRatio: "none", role: "img", "aria-label": `${part} of ${all}` },
-    s("rect", { width: 100, height: 6, rx: 3, class: "track" }), s("rect", { width: share * 100, height: 6, rx: 3, class: share >= 1 ? "full" : "fill" }));
+    s("rect", { width: 100, height: 6, rx: 3, class: "track" }), s("rect", { width: share * 100, height: 6, rx: 3, class: share >= 1 ? full : "fill" }));
 }

@@ -31,7 +31,9 @@ function tiles(seen) {
 }
 
 function workersTile({ known, silent, slots, busy }) {
-  const note = [part(`${number(busy)} of ${number(slots)} slots`), silent ? part(`${number(silent)} silent`) : null];
+  // What the silent ones hold is in no slot of those that live.
+  const held = busy <= slots ? `${number(busy)} of ${number(slots)} slots` : `${number(slots)} slots, ${number(busy)} running`;
+  const note = [part(silent ? `${held},` : held), silent ? part(`${number(silent)} silent`) : null];
   return tile("Workers", number(known - silent), note, known && !silent ? "" : known > silent ? "warn" : "bad");
 }
 
@@ -122,7 +124,7 @@ function errorLine(error) {
 
 function taskRow(task) {
   return h("tr", {},
-    h("td", {}, taskLink(task), h("small", { class: "id" }, shortId(task.id))),
+    h("td", {}, taskLink(task), h("small", { class: "id" }, shortId(task.id)), h("div", { class: "phone" }, task.error && !task.owner ? errorLine(task.error) : null)),
     h("td", {}, pill(task.state)),
     h("td", { class: "wrap less" }, task.queue),
     h("td", { class: "wrap" }, when(task)),
@@ -145,19 +147,20 @@ async function tasks(view) {
   const body = h("tbody", {}), more = h("div", { class: "row more" });
   view.element.replaceChildren(h("h1", {}, "Tasks"), form, h("section", { class: "card" },
     h("div", { class: "scroll" }, h("table", {}, headRow(["Task", "State", ["Queue", "less"], "When", ["By, or why", "less"]]), body)), more));
-  const asked = { status: query.status, queue: query.queue, func: query.func, error: query.error, owner: query.owner, limit: 50 };
-  if (query.within) asked.enqueued_after = new Date(nowMs() - Number(query.within) * 1000).toISOString();
+  const asked = () => ({ status: query.status, queue: query.queue, func: query.func, error: query.error, owner: query.owner, limit: 50,
+    enqueued_after: Number(query.within) > 0 ? new Date(nowMs() - Number(query.within) * 1000).toISOString() : "" });
   let loads = 0;
   const draw = (page) => {
     const count = body.children.length;
     redraw(more,
       h("span", { class: "note", id: "found" }, page.after ? `${number(count)} so far` : count ? `${number(count)}, that is all` : "Nothing matches."),
-      page.after ? h("button", { type: "button", onclick: () => load(page.after) }, page.tasks.length ? "More" : "Look further back") : null);
+      page.after ? h("button", { type: "button", onclick: () => load(page.after).catch((error) => view.toast(error.message, "bad")) }, page.tasks.length ? "More" : "Look further back") : null);
     return count;
   };
   const load = async (after) => {
+    const before = [...more.childNodes];
     more.replaceChildren(h("span", { class: "note" }, "Looking…"));
-    const page = await view.ask("tasks", { ...asked, after });
+    const page = await view.ask("tasks", { ...asked(), after }).catch((error) => { more.replaceChildren(...before); throw error; });
     loads += 1;
     body.append(...page.tasks.map(taskRow));
     const count = draw(page);
@@ -170,7 +173,7 @@ async function tasks(view) {
   view.update = async () => { // as long as one page is all that is shown: nobody has looked further back
     if (loads > 1 || Date.now() - looked < LIST_EVERY_MS) return;
     looked = Date.now();
-    const page = await view.ask("tasks", asked).catch(() => null);
+    const page = await view.ask("tasks", asked()).catch(() => null);
     if (!page || loads > 1) return;
     redraw(body, page.tasks.map(taskRow));
     draw(page);
@@ -221,7 +224,7 @@ function drawTask(view, task) {
     h("h1", {}, task.func, " ", pill(task.state)),
     h("p", { class: "note" }, h("code", {}, task.id)),
     first ? h("section", { class: `card why ${first.because.replaceAll(" ", "-")}`, id: "why" }, h("h2", {}, "Why"),
-      h("p", { class: "because" }, first.text), first.do ? h("p", { class: "note" }, `→ ${first.do}`) : null,
+      h("p", { class: "because", title: first.text.slice(0, 600) }, first.text), first.do ? h("p", { class: "note" }, `→ ${first.do}`) : null,
       others.length ? h("ul", {}, others.map((one) => h("li", {}, one.text, one.do ? h("small", {}, ` → ${one.do}`) : null))) : null,
       first.because === "full" ? h("p", {}, h("a", { href: "#/workers" }, "See what these slots run")) : null,
       first.because === "paused" && view.state.session.actions ? h("button", { type: "button", class: "primary", onclick: async () => { if (await view.tell("queue/resume", { queue: task.queue }, `${task.queue}: resumed`)) await view.reload(); } }, `Resume ${task.queue}`) : null) : null,
@@ -249,7 +252,9 @@ async function task(view) {
   view.update = async () => {
     if (Date.now() - looked < 2000 || over || document.getElementById("dialog").open) return;
     looked = Date.now();
-    await view.reload().catch(() => {}); // what is wrong with the store is said at the top
+    await view.reload().catch((error) => { // what is wrong with the store is said at the top
+      if (error.status === 404 && !over) view.failed(error); // deleted or pruned while somebody looks
+    });
   };
 }
 
@@ -263,7 +268,7 @@ function poolBox(pool, of) {
     h("div", { class: "row" }, h("h3", {}, POOLS[pool.purpose] || pool.purpose), h("span", { class: "note" },
       `${pool.processes.length} now, ${busy} busy; ${pool.least} to ${pool.most} allowed`, pool.reason ? `; ${pool.reason}` : "")),
     pool.processes.length ? table(["Process", "State", "Runs", ["For", "num"], ["Runs before", "num less"]], pool.processes.map((one) => h("tr", {},
-      h("td", {}, one.pid ? `pid ${one.pid}` : "–"), h("td", {}, pill(one.status), one.reason ? h("small", { class: "note" }, ` ${one.reason}`) : null),
+      h("td", {}, one.pid ? `pid ${one.pid}` : "–"), h("td", { class: "wrap" }, pill(one.status), one.reason ? h("small", { class: "note" }, ` ${one.reason}`) : null),
       h("td", { class: "wrap" }, one.id ? taskLink(one) : "–"), h("td", { class: "num" }, since(one.since)), h("td", { class: "num less" }, number(one.runs)))), "") : null,
     pool.scalings.length ? h("details", { class: "scalings", open: true, dataset: { of } }, h("summary", {}, "Scaling decisions"),
       table(["When", "Size", "Why"], pool.scalings.map((one) => h("tr", {},
@@ -281,19 +286,20 @@ function workerCard(one, wanted) {
   return h("section", { class: `card worker ${one.silent ? "silent" : ""} ${one.id === wanted ? "wanted" : ""}`, dataset: { worker: one.id } },
     h("div", { class: "row" }, h("h2", {}, one.name), one.silent ? pill("silent") : one.blocked_s ? pill("blocked") : pill("alive"), one.loop_stalls ? h("span", { class: "pill failed", title: "its log has the stack of what blocked it" }, `loop blocked ${one.loop_stalls}×`) : null,
       h("span", { class: "note" }, `${one.host}, pid ${one.pid}, up ${since(one.started_at)}, heard of ${ago(one.seen_at)}`)),
-    h("div", { class: "row" }, meter(one.in_flight, one.concurrency), h("span", { class: "note" }, `${one.in_flight} of ${one.concurrency} slots`),
+    h("div", { class: "row" }, meter(one.in_flight, one.concurrency, "full"), h("span", { class: "note" }, `${one.in_flight} of ${one.concurrency} slots`),
       h("span", { class: "note" }, "queues: ", h("b", {}, one.queues ? one.queues.join(", ") : "all"))),
     h("p", { class: "note" }, h("code", {}, one.id), "; functions: ", one.functions ? one.functions.join(", ") : "whatever can be imported"),
     one.slots.length ? table(["Slot runs", ["Queue", "less"], ["For", "num"], "Progress"], shown.map(slotRow), "") : null,
     one.in_flight > shown.length ? h("p", { class: "note" }, h("a", { href: `#/tasks?status=RUNNING&owner=${encodeURIComponent(one.id)}` }, shown.length ? `and ${number(one.in_flight - shown.length)} more` : `${number(one.in_flight)} tasks that began later than others'`)) : null,
-    one.slots.length && idle > 0 ? h("p", { class: "note" }, `${number(idle)} slots wait for work`) : null,
+    one.slots.length && idle > 0 ? h("p", { class: "note" }, `${number(idle)} ${idle === 1 ? "slot waits" : "slots wait"} for work`) : null,
     one.pools.map((pool) => poolBox(pool, `${one.id} ${pool.purpose}`)));
 }
 
 async function workers(view) {
   const load = async () => {
-    const { workers: found } = await view.ask("workers");
-    redraw(view.element, h("h1", {}, "Workers"), (found.length ? found.map((one) => workerCard(one, view.query.get("id"))) : [h("div", { class: "card empty" }, "No worker has been heard of. Start one: omniq worker myapp:q")]));
+    const { workers: found, of } = await view.ask("workers", { id: view.query.get("id") });
+    redraw(view.element, h("h1", {}, "Workers"), (found.length ? found.map((one) => workerCard(one, view.query.get("id"))) : [h("div", { class: "card empty" }, "No worker has been heard of. Start one: omniq worker myapp:q")]),
+      of > found.length ? h("p", { class: "note" }, `The ${number(found.length)} that were heard of last, of ${number(of)}; omniq workers lists all.`) : null);
   };
   await load();
   let looked = Date.now();

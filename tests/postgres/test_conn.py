@@ -125,6 +125,7 @@ DRIVERS = {
     "sqlalchemy psycopg async": with_async_sqlalchemy("psycopg"),
     "sqlalchemy async session": with_async_session,
 }
+BLOCKING = ("psycopg", "sqlalchemy psycopg", "sqlalchemy session")
 every_driver = pytest.mark.parametrize("driver", DRIVERS)
 
 
@@ -162,6 +163,34 @@ async def test_what_is_raised_leaves_their_transaction_as_it_was(
         await app.commit()
         assert await store.paused() == {"theirs"}
         assert {task.id for task in await store.list_tasks()} == {holder, added}
+
+
+@every_driver
+async def test_who_gives_up_has_their_transaction_as_it_was(
+    postgres_dsn: str, schema: str, driver: str
+) -> None:
+    """A deadline passes while a lock is in the way: nothing of ours goes on under what they do next."""
+    async with PostgresStorage(postgres_dsn, schema=schema) as store, DRIVERS[driver](postgres_dsn) as app:
+        await app.execute(f"INSERT INTO \"{schema}\".paused VALUES ('theirs')")
+        other = await asyncpg.connect(postgres_dsn)
+        held = other.transaction()
+        await held.start()
+        await other.execute(f'LOCK TABLE "{schema}".task IN SHARE MODE')
+        call = asyncio.create_task(store.enqueue(Task(JOB), conn=app.conn))
+        waiting = f"SELECT true FROM pg_locks WHERE relation = '\"{schema}\".task'::regclass AND NOT granted"
+        while not await other.fetchval(waiting):  # noqa: ASYNC110 - no event comes from the server
+            await asyncio.sleep(0.02)
+        call.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not (driver in BLOCKING and call.done())  # a thread has their connection
+        await held.rollback()
+        await other.close()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await app.commit()
+        assert await store.paused() == {"theirs"}
+        assert await store.list_tasks() == []
 
 
 @every_driver

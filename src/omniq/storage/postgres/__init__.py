@@ -99,6 +99,8 @@ FOLD_A_FEW: Final = 5_000
 FOLD_CHANCE: Final = 0.001
 # How long a queue's name need not be announced again.
 ANNOUNCED_S: Final = 5.0
+# Connections of the process that this one was forked from. Kept: the driver ends those that are collected.
+_PARENTS: Final[list[object]] = []
 
 
 class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
@@ -183,7 +185,13 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
         if connections is not None:
             await connections.close()
 
+    def _forget_parents(self) -> None:
+        super()._forget_parents()
+        _PARENTS.append((self._connections, self._listening, self._transactions))
+        self._connections = None
+
     def abandon(self) -> None:
+        super().abandon()
         connections, self._connections = self._connections, None
         if connections is not None:
             self._listening.abandon()

@@ -18,7 +18,7 @@ from loguru import logger
 from omniq.clock import REAL_CLOCK, wait_for_event
 from omniq.errors import OmniqError
 from omniq.storage.embedded import Ring
-from omniq.storage.postgres.connections import BORDER, Address, close
+from omniq.storage.postgres.connections import BORDER, Address, close, cut
 from omniq.storage.postgres.errors import code_of
 
 if TYPE_CHECKING:
@@ -160,4 +160,4 @@ class Listening:
     def abandon(self) -> None:
         conn, self._conn = self._conn, None
         if conn is not None:
-            conn.terminate()
+            cut(conn)

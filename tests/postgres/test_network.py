@@ -179,7 +179,7 @@ async def facts(dsn: str, schema: str) -> list[Any]:
         await conn.execute(f'SET search_path = "{schema}"')
         task = (
             "SELECT id, status, epoch, attempts, losses, owner, claim_id, cancel_requested, progress, "
-            "result, result_status, eta IS NULL, eta < now() + interval '30 s', error FROM task"
+            "result, result_status, eta IS NULL, eta < now() + interval '30 s', error FROM task ORDER BY id"
         )
         run = "SELECT epoch, owner, outcome FROM run ORDER BY epoch"
         rest = (

@@ -21,7 +21,7 @@ from omniq.storage.postgres import records
 from omniq.storage.postgres.claiming import Cursor
 from omniq.storage.postgres.connections import BORDER, Address, Connections, close
 from omniq.storage.postgres.errors import IN_THE_WAY, code_of, explained, may_not_migrate, missing_schema
-from omniq.storage.postgres.joining import is_drivers, run_on
+from omniq.storage.postgres.joining import is_drivers, is_lost, run_on
 from omniq.storage.postgres.moving import PostgresMoving
 from omniq.storage.postgres.records import HEAD_COLUMNS, Row, can_be_kept
 from omniq.storage.postgres.schedules import PostgresSchedules
@@ -295,9 +295,7 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             said = getattr(exc, "orig", None) or exc  # SQLAlchemy wraps the driver's exception
             if not is_drivers(said):
                 raise
-            if (
-                type(said).__name__ == "InternalClientError"
-            ):  # asyncpg's, where the server cut it off just now
+            if not code_of(said) and is_lost(said):
                 raise StoreUnavailable("conn: the connection was lost") from exc
             if not code_of(said):
                 raise InvalidOption(f"conn cannot be used here: {said}") from exc

@@ -59,6 +59,17 @@ def is_drivers(exc: BaseException) -> bool:
     return _family(exc) in _FAMILIES
 
 
+def is_lost(exc: BaseException) -> bool:
+    """Whether the connection broke just now, without a word of the server that says why."""
+    match type(exc).__name__:
+        case "InternalClientError":  # asyncpg's
+            return True
+        case "OperationalError":  # psycopg's
+            return str(exc) != "the connection is closed"
+        case _:
+            return False
+
+
 # --- SQLAlchemy ----------------------------------------------------------------------------------
 
 

@@ -213,4 +213,19 @@ POSTGRES = [
         ("tests/postgres/test_loops.py", "tests/redis/test_loops.py"),
         "worker",
     ),
+    Mutant(
+        "tasks that cannot be read keep others from moving",
+        "storage/postgres/moving.py",
+        "        most = limit + BAD_RECORDS",
+        "        most = limit",
+        ("tests/postgres/test_corrupt.py",),
+    ),
+    Mutant(
+        "a connection that breaks is told as one that cannot be used",
+        "storage/postgres/joining.py",
+        "            return str(exc) != \"the connection is closed\"",
+        "            return False",
+        ("tests/postgres/test_conn.py",),
+        "without_a_word",
+    ),
 ]  # fmt: skip

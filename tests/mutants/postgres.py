@@ -228,4 +228,12 @@ POSTGRES = [
         ("tests/postgres/test_conn.py",),
         "without_a_word",
     ),
+    Mutant(
+        "who begins to listen on a dead connection waits for it",
+        "storage/postgres/waking.py",
+        "                async with asyncio.timeout(PATIENCE_S):",
+        "                async with asyncio.timeout(None):",
+        (NETWORK,),
+        "begins_to_listen",
+    ),
 ]  # fmt: skip

@@ -50,7 +50,7 @@ REDIS = [
     ),
     Mutant(
         "a forked child talks on its parent's connection",
-        "storage/redis/__init__.py",
+        "storage/onserver.py",
         "        if self._is_parents:\n            raise",
         "        if False:\n            raise",
         ("tests/redis/test_fork.py",),
@@ -235,5 +235,13 @@ REDIS = [
         "forget(gone)\n",
         "forget(gone)\nfor _, t in ipairs(gone) do put('SADD', 'known', t.id) end\n",
         ("tests/redis/test_growth.py",),
+    ),
+    Mutant(
+        "a call that connects while the storage is closed keeps its connection",
+        "storage/redis/connections.py",
+        "            if self._closed:  #",
+        "            if False:  #",
+        ("tests/redis/test_faults.py",),
+        "while_the_storage_is_closed",
     ),
 ]

@@ -1,6 +1,8 @@
 """`conn=`: an enqueue that belongs to the application's own transaction, on whatever driver they use."""
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -125,6 +127,7 @@ DRIVERS = {
     "sqlalchemy psycopg async": with_async_sqlalchemy("psycopg"),
     "sqlalchemy async session": with_async_session,
 }
+BLOCKING = ("psycopg", "sqlalchemy psycopg", "sqlalchemy session")
 every_driver = pytest.mark.parametrize("driver", DRIVERS)
 
 
@@ -162,6 +165,34 @@ async def test_what_is_raised_leaves_their_transaction_as_it_was(
         await app.commit()
         assert await store.paused() == {"theirs"}
         assert {task.id for task in await store.list_tasks()} == {holder, added}
+
+
+@every_driver
+async def test_who_gives_up_has_their_transaction_as_it_was(
+    postgres_dsn: str, schema: str, driver: str
+) -> None:
+    """A deadline passes while a lock is in the way: nothing of ours goes on under what they do next."""
+    async with PostgresStorage(postgres_dsn, schema=schema) as store, DRIVERS[driver](postgres_dsn) as app:
+        await app.execute(f"INSERT INTO \"{schema}\".paused VALUES ('theirs')")
+        other = await asyncpg.connect(postgres_dsn)
+        held = other.transaction()
+        await held.start()
+        await other.execute(f'LOCK TABLE "{schema}".task IN SHARE MODE')
+        call = asyncio.create_task(store.enqueue(Task(JOB), conn=app.conn))
+        waiting = f"SELECT true FROM pg_locks WHERE relation = '\"{schema}\".task'::regclass AND NOT granted"
+        while not await other.fetchval(waiting):  # noqa: ASYNC110 - no event comes from the server
+            await asyncio.sleep(0.02)
+        call.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not (driver in BLOCKING and call.done())  # a thread has their connection
+        await held.rollback()
+        await other.close()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await app.commit()
+        assert await store.paused() == {"theirs"}
+        assert await store.list_tasks() == []
 
 
 @every_driver
@@ -353,9 +384,31 @@ async def test_a_transaction_that_the_server_cut_off_is_to_be_repeated(
         PostgresStorage(postgres_dsn, schema=schema) as store,
     ):
         await conn.execute("SET idle_in_transaction_session_timeout = 1")
-        await asyncio.sleep(0.2)
-        with pytest.raises(StoreUnavailable, match="idle-in-transaction"):
+        looking = await asyncpg.connect(postgres_dsn)
+        lives = "SELECT true FROM pg_stat_activity WHERE pid = $1"
+        while await looking.fetchval(lives, conn.info.backend_pid):  # noqa: ASYNC110 - no event comes from there
+            await asyncio.sleep(0.02)
+        await looking.close()
+        # What the server said before it hung up does not always get through.
+        with pytest.raises(StoreUnavailable, match=r"idle-in-transaction|connection was lost"):
             await store.enqueue(Task(JOB), conn=conn)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg async", "sqlalchemy session"])
+async def test_a_connection_that_breaks_without_a_word_is_told_as_lost(
+    postgres_dsn: str, schema: str, driver: str
+) -> None:
+    async with PostgresStorage(postgres_dsn, schema=schema) as store, DRIVERS[driver](postgres_dsn) as app:
+        await app.execute("SELECT 1")
+        theirs = app.conn
+        if driver == "sqlalchemy session":
+            theirs = app.conn.connection().connection.driver_connection
+        with socket.socket(fileno=os.dup(theirs.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(StoreUnavailable, match="connection was lost"):
+            await store.enqueue(Task(JOB), conn=app.conn)
+        with pytest.raises(InvalidOption, match="closed"):
+            await store.enqueue(Task(JOB), conn=theirs)
 
 
 async def test_a_connection_that_is_cut_off_just_now_is_told_as_lost(

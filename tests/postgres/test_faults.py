@@ -299,3 +299,50 @@ async def test_more_calls_than_connections_all_end(postgres_dsn: str, schema: st
         )
         await conn.close()
         assert used <= 8
+
+
+async def _waiters(looking: "asyncpg.Connection[Any]", schema: str) -> set[int]:
+    """The processes of those who wait for a lock on the table of tasks."""
+    return {
+        row[0]
+        for row in await looking.fetch(
+            f"SELECT pid FROM pg_locks WHERE relation = '\"{schema}\".task'::regclass AND NOT granted"
+        )
+    }
+
+
+@pytest.mark.parametrize("how", ["answered", "cut off"])
+async def test_a_call_under_way_while_the_storage_is_closed_leaves_no_connection(
+    postgres_dsn: str, schema: str, how: str
+) -> None:
+    """Its connection goes when the call has ended, however it ends."""
+    store = PostgresStorage(postgres_dsn, schema=schema)
+    await store.open()
+    other, looking = await asyncpg.connect(postgres_dsn), await asyncpg.connect(postgres_dsn)
+    held = other.transaction()
+    await held.start()
+    await other.execute(f'LOCK TABLE "{schema}".task IN ACCESS EXCLUSIVE MODE')
+    call = asyncio.create_task(store.get_task("anything"))
+    pids: set[int] = set()
+
+    async def waits() -> bool:
+        pids.update(await _waiters(looking, schema))
+        return bool(pids)
+
+    async def are_gone() -> bool:
+        return not pids & {row[0] for row in await looking.fetch("SELECT pid FROM pg_stat_activity")}
+
+    await until(waits)
+    await store.close()
+    if how == "cut off":
+        await looking.execute(
+            "SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) AS w (pid)", list(pids)
+        )
+        with pytest.raises(StoreUnavailable):
+            await call
+    await held.rollback()
+    if how == "answered":
+        assert await call is None
+    await until(are_gone)
+    await other.close()
+    await looking.close()

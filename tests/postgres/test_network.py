@@ -12,7 +12,7 @@ import pytest
 from omniq import AsyncWorkerPool, Task
 from omniq.errors import StoreUnavailable
 from omniq.storage.postgres import PostgresStorage, connections
-from omniq.task import TaskStatus
+from omniq.task import Settlement, TaskStatus
 from tests.faults import verbs
 from tests.faults.verbs import VERBS
 from tests.postgres import bodies
@@ -124,6 +124,32 @@ async def test_f6_a_dead_notification_costs_the_poll_interval(postgres_dsn: str,
         assert result.status is TaskStatus.SUCCESS
 
 
+async def test_f6_who_begins_to_listen_on_a_dead_connection_goes_on_without_it(
+    postgres_dsn: str, emptied: str
+) -> None:
+    """Who waited for tasks so far, and now waits for a result too."""
+    async with (
+        PostgresStorage(postgres_dsn, schema=emptied) as direct,
+        Proxy(postgres_dsn) as network,
+        PostgresStorage(network.dsn, schema=emptied) as store,
+    ):
+        await store.wait(0.0)
+        assert await _listens(store)
+        task_id = await store.enqueue(Task(JOB, (1,)))
+        network.kill(b"omniq listen")
+        waiting = asyncio.create_task(store.wait_result(task_id, timeout=20))
+        await until(lambda: _looks_for_results(store))
+        [claimed] = await direct.claim("ann")
+        await direct.settle([Settlement.success(claimed, direct.serializer.dumps(7))])
+        result = await waiting
+        assert result is not None
+        assert result.result == 7
+
+
+async def _looks_for_results(store: PostgresStorage) -> bool:
+    return store._results._watcher is not None
+
+
 async def _listens(store: PostgresStorage) -> bool:
     return store.is_open and store._listening._conn is not None
 
@@ -179,7 +205,7 @@ async def facts(dsn: str, schema: str) -> list[Any]:
         await conn.execute(f'SET search_path = "{schema}"')
         task = (
             "SELECT id, status, epoch, attempts, losses, owner, claim_id, cancel_requested, progress, "
-            "result, result_status, eta IS NULL, eta < now() + interval '30 s', error FROM task"
+            "result, result_status, eta IS NULL, eta < now() + interval '30 s', error FROM task ORDER BY id"
         )
         run = "SELECT epoch, owner, outcome FROM run ORDER BY epoch"
         rest = (

@@ -144,6 +144,27 @@ async def _clients(wire: Wire, name: bytes) -> list[bytes]:
     return [line.split()[0].removeprefix(b"id=") for line in lines if b"name=" + name in line]
 
 
+async def test_a_call_that_connects_while_the_storage_is_closed_leaves_no_connection() -> None:
+    with private() as server:
+        async with wired(server.url) as wire:
+            store = RedisStorage(server.url)
+            await store.open()
+            assert store._server is not None
+            connections = store._server
+            connections._drop()
+            call = asyncio.create_task(store.get_task("anything"))
+            await asyncio.sleep(0)
+            assert connections._connecting.locked()
+            await store.close()
+            with pytest.raises(StoreUnavailable, match="was closed"):
+                await call
+
+            async def are_gone() -> bool:
+                return not await _clients(wire, b"omniq-work")
+
+            await until(are_gone)
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is answered here is answered at once, so silence is noticed sooner than it should be elsewhere."""

@@ -28,6 +28,8 @@ T = TypeVar("T")
 # Arguments and results may be large: a parcel is full when it has this much, or so many tasks.
 PARCEL_BYTES: Final = 8 << 20
 MAX_PARCEL_TASKS: Final = 10_000
+# So many records that cannot be read may stand before others; more would keep those from being found.
+BAD_RECORDS: Final = 100
 
 
 def fits(taken: list[Moved], task: StoredTask) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Iterable
 from typing import ClassVar
 
-from omniq.errors import Conflict, DuplicateTask
+from omniq.errors import Conflict, DuplicateTask, InvalidOption
 from omniq.storage.awaiting import Results
 from omniq.storage.batched import BatchedStorage, unknown
 from omniq.storage.embedded import Ring
@@ -30,7 +31,46 @@ class OnServer(BatchedStorage):
     # A timer may ring a little before the server's clock shows the moment.
     late_s: ClassVar[float] = 0.002
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._process: int | None = None  # which the connections belong to
+
+    # --- life ------------------------------------------------------------------------------------
+
+    @property
+    def _is_parents(self) -> bool:
+        """After a fork: the sockets are shared with another process, and so is what its loop waits on."""
+        return self._process is not None and self._process != os.getpid()
+
+    def _refuse_if_parents(self) -> None:
+        if self._is_parents:
+            raise InvalidOption(
+                f"this {type(self).__name__} was opened before a fork and belongs to the parent process; use "
+                "storage.clone() here"
+            )
+
+    async def open(self) -> None:
+        self._refuse_if_parents()
+        await super().open()
+
+    async def close(self) -> None:
+        if self._is_parents:
+            self._forget_parents()
+        await super().close()
+
+    def abandon(self) -> None:
+        if self._is_parents:
+            self._forget_parents()
+        super().abandon()
+
+    def _forget_parents(self) -> None:
+        """Nothing is said on the connections, and the loop's are left alone: the parent uses them."""
+        self._process = self._loop = self._opening = None
+
+    # --- waiting ---------------------------------------------------------------------------------
+
     def _start_waiting(self) -> None:
+        self._process = os.getpid()
         self._enqueues = Together(self._enqueue)
         self._due, self._ended = Ring(), Ring()
         self._results = Results(self._ended, self.clock, self._look_for_ends)

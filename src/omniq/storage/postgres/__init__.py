@@ -21,7 +21,7 @@ from omniq.storage.postgres import records
 from omniq.storage.postgres.claiming import Cursor
 from omniq.storage.postgres.connections import BORDER, Address, Connections, close
 from omniq.storage.postgres.errors import IN_THE_WAY, code_of, explained, may_not_migrate, missing_schema
-from omniq.storage.postgres.joining import is_drivers, run_on
+from omniq.storage.postgres.joining import is_drivers, is_lost, run_on
 from omniq.storage.postgres.moving import PostgresMoving
 from omniq.storage.postgres.records import HEAD_COLUMNS, Row, can_be_kept
 from omniq.storage.postgres.schedules import PostgresSchedules
@@ -99,6 +99,8 @@ FOLD_A_FEW: Final = 5_000
 FOLD_CHANCE: Final = 0.001
 # How long a queue's name need not be announced again.
 ANNOUNCED_S: Final = 5.0
+# Connections of the process that this one was forked from. Kept: the driver ends those that are collected.
+_PARENTS: Final[list[object]] = []
 
 
 class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
@@ -183,7 +185,13 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
         if connections is not None:
             await connections.close()
 
+    def _forget_parents(self) -> None:
+        super()._forget_parents()
+        _PARENTS.append((self._connections, self._listening, self._transactions))
+        self._connections = None
+
     def abandon(self) -> None:
+        super().abandon()
         connections, self._connections = self._connections, None
         if connections is not None:
             self._listening.abandon()
@@ -287,9 +295,7 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             said = getattr(exc, "orig", None) or exc  # SQLAlchemy wraps the driver's exception
             if not is_drivers(said):
                 raise
-            if (
-                type(said).__name__ == "InternalClientError"
-            ):  # asyncpg's, where the server cut it off just now
+            if not code_of(said) and is_lost(said):
                 raise StoreUnavailable("conn: the connection was lost") from exc
             if not code_of(said):
                 raise InvalidOption(f"conn cannot be used here: {said}") from exc

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
@@ -174,6 +174,7 @@ class Connections:
         self._idle: list[Connection] = []
         self._free = asyncio.Semaphore(limit)
         self._patience_s = FIRST_ANSWER_S
+        self._closed = False
 
     async def fetch(self, sql: str, *arguments: Any, at_once: bool = False) -> list[Row]:
         """One statement as one transaction. Repeated where others were in its way.
@@ -209,7 +210,7 @@ class Connections:
                         raise self._told(exc) from exc
                     raise
                 self._patience_s = FIRST_ANSWER_S
-                self._idle.append(conn)
+                self._give_back(conn)
                 return answer
         raise AssertionError("unreachable")
 
@@ -257,10 +258,18 @@ class Connections:
 
     def _return_after(self, conn: Connection, exc: BaseException) -> None:
         if _leaves_whole(conn, exc):
-            self._idle.append(conn)
+            self._give_back(conn)
             return
         del self._pids[conn]
         conn.terminate()
+
+    def _give_back(self, conn: Connection) -> None:
+        """Whoever was under way when the others were closed had the last use of it."""
+        if self._closed:
+            del self._pids[conn]
+            conn.terminate()
+        else:
+            self._idle.append(conn)
 
     def _told(self, exc: BaseException) -> OmniqError:
         if isinstance(exc, asyncpg.InternalClientError):
@@ -268,15 +277,20 @@ class Connections:
         return explained(exc, self.address.shown, self.address.schema)
 
     async def close(self) -> None:
-        idle, self._idle = self._idle, []
-        self._pids.clear()
-        await asyncio.gather(*(close(conn) for conn in idle))
+        """Those that are lent end when their calls do."""
+        await asyncio.gather(*(close(conn) for conn in self._take_idle()))
 
     def abandon(self) -> None:
         """Its loop has closed: only the sockets can still be given back."""
+        for conn in self._take_idle():
+            cut(conn)
+
+    def _take_idle(self) -> list[Connection]:
+        self._closed = True
         idle, self._idle = self._idle, []
         for conn in idle:
-            conn.terminate()
+            del self._pids[conn]
+        return idle
 
 
 def _leaves_whole(conn: Connection, exc: BaseException) -> bool:
@@ -284,6 +298,12 @@ def _leaves_whole(conn: Connection, exc: BaseException) -> bool:
     said = isinstance(exc, asyncpg.PostgresError) and not code_of(exc).startswith(("08", "57P"))
     ours = isinstance(exc, asyncpg.DataError | UnicodeEncodeError)
     return (said or ours) and not conn.is_closed()
+
+
+def cut(conn: Connection) -> None:
+    """Without a goodbye, and also where its loop has closed: then the collector closes the socket."""
+    with suppress(RuntimeError):
+        conn.terminate()
 
 
 async def close(conn: Connection) -> None:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from collections.abc import Sequence
-from typing import Any, Final
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 from omniq.errors import InvalidOption
 
+T = TypeVar("T")
 SAVEPOINT: Final = "omniq_enqueue"
 _QUOTED_OR_NUMBERED: Final = re.compile(r'"(?:[^"]|"")*"|\$\d+(?:::bytea)?')  # a schema may be called $1
 _KNOWN: Final = "an asyncpg, psycopg 3 or SQLAlchemy connection, or a SQLAlchemy session"
@@ -32,7 +35,8 @@ async def run_on(conn: Any, sql: str, arguments: tuple[Any, ...]) -> Sequence[An
         case "psycopg" if hasattr(conn, "autocommit"):
             if inspect.iscoroutinefunction(conn.execute):
                 return await _on_psycopg(conn, sql, arguments)
-            return await asyncio.to_thread(_on_blocking_psycopg, conn, sql, arguments)
+            given_up = threading.Event()
+            return await _in_thread(given_up, _on_blocking_psycopg, conn, sql, arguments, given_up)
         case "sqlalchemy" if hasattr(conn, "registry") and callable(conn):
             return await run_on(conn(), sql, arguments)  # a scoped session: the one of this scope
         case "sqlalchemy" if hasattr(conn, "execute"):
@@ -55,6 +59,17 @@ def is_drivers(exc: BaseException) -> bool:
     return _family(exc) in _FAMILIES
 
 
+def is_lost(exc: BaseException) -> bool:
+    """Whether the connection broke just now, without a word of the server that says why."""
+    match type(exc).__name__:
+        case "InternalClientError":  # asyncpg's
+            return True
+        case "OperationalError":  # psycopg's
+            return str(exc) != "the connection is closed"
+        case _:
+            return False
+
+
 # --- SQLAlchemy ----------------------------------------------------------------------------------
 
 
@@ -70,7 +85,7 @@ async def _driver_connection(conn: Any) -> Any:
         await conn.execute(begin)
         async_conn = await conn.connection() if hasattr(conn, "sync_session") else conn
         return (await async_conn.get_raw_connection()).driver_connection
-    await asyncio.to_thread(conn.execute, begin)
+    await _in_thread(threading.Event(), conn.execute, begin)
     blocking_conn = conn.connection() if callable(getattr(conn, "connection", None)) else conn
     return blocking_conn.connection.driver_connection
 
@@ -115,7 +130,22 @@ async def _on_psycopg(conn: Any, sql: str, arguments: tuple[Any, ...]) -> Sequen
     return rows
 
 
-def _on_blocking_psycopg(conn: Any, sql: str, arguments: tuple[Any, ...]) -> Sequence[Any]:
+async def _in_thread(given_up: threading.Event, work: Callable[..., T], *arguments: Any) -> T:
+    """Who gives up meanwhile gets their connection back when the thread has let go of it, not before."""
+    call = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        given_up.set()
+        while not call.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((call,))
+        raise
+
+
+def _on_blocking_psycopg(
+    conn: Any, sql: str, arguments: tuple[Any, ...], given_up: threading.Event
+) -> Sequence[Any]:
     savepoint = _needs_savepoint(conn)
     with conn.cursor(row_factory=_tuples()) as cursor:
         if savepoint:
@@ -123,6 +153,8 @@ def _on_blocking_psycopg(conn: Any, sql: str, arguments: tuple[Any, ...]) -> Seq
         try:
             cursor.execute(_formatted(sql, cursor), list(arguments))
             rows: Sequence[Any] = cursor.fetchall()
+            if given_up.is_set():
+                raise asyncio.CancelledError
         except BaseException:
             if savepoint and not conn.closed:
                 cursor.execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")

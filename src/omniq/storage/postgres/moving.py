@@ -14,7 +14,7 @@ from omniq.errors import CorruptRecord
 from omniq.parcel import Moved, Parcel, TakenIn, pack, unpack
 from omniq.storage import scheduling
 from omniq.storage.batched import BatchedStorage
-from omniq.storage.moving import MAX_PARCEL_TASKS, blocked, check_parcel, fits, id_conflict
+from omniq.storage.moving import BAD_RECORDS, MAX_PARCEL_TASKS, blocked, check_parcel, fits, id_conflict
 from omniq.storage.postgres import records
 from omniq.storage.postgres.records import Row
 from omniq.storage.postgres.schema import Statements, lock
@@ -93,10 +93,11 @@ class PostgresMoving(BatchedStorage):
         known = await ask("outgoing")
         if known:
             return unpack(known[0][0])
-        rows = await ask("movable_waiting", limit)
-        if len(rows) < limit:
-            rows += await ask("movable_ended", limit - len(rows))
-        tasks = await self._with_runs(ask, _readable(rows))
+        most = limit + BAD_RECORDS
+        rows = await ask("movable_waiting", most)
+        if len(rows) < most:
+            rows += await ask("movable_ended", most - len(rows))
+        tasks = await self._with_runs(ask, _readable(rows, limit))
         [(_, _, schedules)] = await ask("schedules")
         parcel = Parcel(
             id=parcel_id,
@@ -182,7 +183,7 @@ def _pairs(rows: Sequence[Row]) -> dict[str, Any]:
     return {row[0]: row[1] for row in rows}
 
 
-def _readable(rows: Sequence[Row]) -> list[StoredTask]:
+def _readable(rows: Sequence[Row], limit: int) -> list[StoredTask]:
     """As many as a parcel holds; what cannot be read stays where it is."""
     taken: list[Moved] = []
     for row in rows:
@@ -192,7 +193,7 @@ def _readable(rows: Sequence[Row]) -> list[StoredTask]:
         except CorruptRecord as corrupt:
             logger.error("passed over: {}", corrupt)
             continue
-        if not fits(taken, task):
+        if len(taken) == limit or not fits(taken, task):
             break
         taken.append(Moved(task))
     return [one.task for one in taken]

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import TYPE_CHECKING, Any, Final
 
 from omniq.errors import InvalidOption, StoreUnavailable
-from omniq.storage.postgres.connections import BORDER, RELAXED, Address, close
+from omniq.storage.postgres.connections import BORDER, RELAXED, Address, close, cut
 from omniq.storage.postgres.errors import code_of, explained
 from omniq.task import Answer, Settlement
 
@@ -100,7 +100,7 @@ class Transactions:
 
     def abandon(self) -> None:
         for conn in (*self._idle, *self._lent):
-            conn.terminate()
+            cut(conn)
 
 
 class BodyTransaction:

@@ -18,7 +18,7 @@ from loguru import logger
 from omniq.clock import REAL_CLOCK, wait_for_event
 from omniq.errors import OmniqError
 from omniq.storage.embedded import Ring
-from omniq.storage.postgres.connections import BORDER, Address, close
+from omniq.storage.postgres.connections import BORDER, Address, close, cut
 from omniq.storage.postgres.errors import code_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ DEAF_PAUSE_S: Final = 60.0
 # A connection that nothing travels on may be cut without a word: ask now and then.
 ASK_EVERY_S: Final = 30.0
 ASK_TIMEOUT_S: Final = 10.0
-# The first one who listens waits so long for the connection, and then goes on without it.
+# Who begins to listen waits so long for the connection, and then goes on without it.
 PATIENCE_S: Final = 2.0
 # How long a call through a pooler may take to be heard.
 TRIAL_S: Final = 1.0
@@ -60,7 +60,8 @@ class Listening:
             await wait_for_event(REAL_CLOCK, self._tried, PATIENCE_S)
         elif self._conn is not None:
             try:
-                await self._conn.add_listener(channel, self._heard)
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._conn.add_listener(channel, self._heard)
             except BORDER:
                 self._lost.set()  # the keeper brings it back, with this channel too
 
@@ -160,4 +161,4 @@ class Listening:
     def abandon(self) -> None:
         conn, self._conn = self._conn, None
         if conn is not None:
-            conn.terminate()
+            cut(conn)

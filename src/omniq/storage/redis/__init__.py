@@ -96,7 +96,6 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
         self.clock = clock  # for waiting only: what is due, and when, the server says
         self._server: Server | None = None
         self._blocking: Blocking | None = None
-        self._process: int | None = None  # which the connections belong to
 
     @property
     def namespace(self) -> str:
@@ -118,36 +117,14 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
 
     # --- life ------------------------------------------------------------------------------------
 
-    @property
-    def _is_parents(self) -> bool:
-        """After a fork: the sockets are shared with another process, and so is what its loop waits on."""
-        return self._process is not None and self._process != os.getpid()
-
-    def _refuse_if_parents(self) -> None:
-        if self._is_parents:
-            raise InvalidOption(
-                f"this {type(self).__name__} was opened before a fork and belongs to the parent process; use "
-                "storage.clone() here"
-            )
-
-    async def open(self) -> None:
-        self._refuse_if_parents()
-        await super().open()
-
-    async def close(self) -> None:
-        if self._is_parents:
-            self._forget_parents()
-        await super().close()
-
     def _forget_parents(self) -> None:
-        """Nothing is said on the connections, and the loop's are left alone: the parent uses them."""
+        super()._forget_parents()
         if self._blocking is not None:
             self._blocking.abandon()
-        self._server = self._blocking = self._process = self._loop = self._opening = None
+        self._server = self._blocking = None
 
     async def _connect(self) -> None:
         server = self._make_server(self._address)
-        self._process = os.getpid()
         self._token = os.urandom(8).hex().encode()
         self._start_waiting()
         self._listening = Listening(self._address, self._token)
@@ -196,9 +173,7 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
             await server.close()
 
     def abandon(self) -> None:
-        if self._is_parents:
-            self._forget_parents()
-            return
+        super().abandon()
         server, self._server = self._server, None
         if self._blocking is not None:
             self._blocking.abandon()

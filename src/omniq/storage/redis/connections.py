@@ -41,6 +41,7 @@ class Server:
         self._warned: str | None = None
         self._life = ""
         self._probe: asyncio.Task[None] | None = None
+        self._closed = False
 
     @property
     def waits(self) -> bool:
@@ -120,6 +121,9 @@ class Server:
             except BaseException:
                 wire.close()
                 raise
+            if self._closed:  # meanwhile, by somebody else: nobody would close this one
+                wire.close()
+                raise StoreUnavailable("the storage was closed; repeat the call")
             self._wire = wire
             return wire
 
@@ -170,6 +174,7 @@ class Server:
 
     def abandon(self) -> None:
         """Its loop may have closed: only the socket can still be given back."""
+        self._closed = True
         self._drop()
 
 

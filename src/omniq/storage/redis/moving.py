@@ -14,14 +14,12 @@ from omniq.errors import CorruptRecord, StoreUnavailable
 from omniq.parcel import Moved, Parcel, TakenIn
 from omniq.storage import scheduling
 from omniq.storage.batched import BatchedStorage
-from omniq.storage.moving import MAX_PARCEL_TASKS, PARCEL_BYTES, check_parcel, id_conflict
+from omniq.storage.moving import BAD_RECORDS, MAX_PARCEL_TASKS, PARCEL_BYTES, check_parcel, id_conflict
 from omniq.storage.redis import records
 from omniq.storage.redis.records import name_bytes
 from omniq.storage.redis.wire import Argument
 from omniq.task import StoredTask, TaskStatus, count, new_id, queue_name, replace
 
-# So many records that cannot be read may stand before others; more would keep those from being found.
-BAD_RECORDS: Final = 100
 # So often others may take everything that was found before the caller hears of it.
 TRIES: Final = 20
 

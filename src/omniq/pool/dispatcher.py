@@ -255,8 +255,12 @@ class Dispatcher:
         )
         for message in self.backlog.all():
             if self._starts.is_hopeless(message.options.retries) and self.backlog.take(message):
-                message.fail(lambda name: WorkerDied(f"{name} did not run: {text}", cause))
-                self.conclude(message)
+                self._give_up(message, text, cause)
+
+    def _give_up(self, message: Message, text: str, cause: str) -> None:
+        was_given = message.deaths + message.false_starts > 0
+        message.fail(lambda name: WorkerDied(f"{name} did not run: {text}", cause, has_begun=was_given))
+        self.conclude(message)
 
     def _lost(self, message: Message, running: int, cause: str) -> None:
         message.lost(running, cause)

@@ -121,7 +121,7 @@ class Dispatcher:
                 return
             worker.bind(child)
             worker.enter("ready")
-            self.workers.line_up(worker)
+            self._line_up_or_leave(worker)  # also where it is worn out: it must do something first
         self._starts.came_to_life()
         await self._drain()
 
@@ -182,7 +182,10 @@ class Dispatcher:
     def _go_on(self, worker: PoolWorker) -> None:
         """Let an idle worker have its next turn, or leave if it has reached a limit. Its lock is held."""
         limits = self.worker_limits
-        reason = "" if limits is NO_LIMITS else limits.worn_out(worker, self._clock.monotonic())
+        worn_out = "" if limits is NO_LIMITS else limits.worn_out(worker, self._clock.monotonic())
+        self._line_up_or_leave(worker, worn_out)
+
+    def _line_up_or_leave(self, worker: PoolWorker, reason: str = "") -> None:
         if self.excess > 0 and not reason:
             self.excess -= 1
             reason = "there are more workers than allowed"

@@ -153,11 +153,15 @@ class CallCancelled(OmniqError):
 
 
 class WorkerDied(OmniqError):
-    """The process died that ran this call. `cause` says how; whether the call had an effect is not known."""
+    """The process died that ran this call. `cause` says how; whether the call had an effect is not known.
 
-    def __init__(self, message: str, cause: str = "") -> None:
+    `has_begun` is False where no process was ever given the call, as none could live: it surely had none.
+    """
+
+    def __init__(self, message: str, cause: str = "", *, has_begun: bool = True) -> None:
         super().__init__(message)
         self.cause = cause
+        self.has_begun = has_begun
 
 
 class CollateFailed(OmniqError, ValueError):

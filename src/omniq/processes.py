@@ -181,18 +181,22 @@ class Processes:
             flight.reason = "timeout"
             return flight.interrupted()
         except WorkerDied as exc:
-            return Died(exc.cause)
+            return Died(exc.cause) if exc.has_begun else self._unserved(flight, exc)
         except CallCancelled:  # by somebody else who has the pool
             return Interrupted()
         except (StartFailed, PoolNotRunning) as exc:
-            # The pool's fault, not the task's: it goes back with nothing spent.
-            logger.error("no process for {task}: {why}", task=one_line(flight.claim.id), why=str(exc))
-            return Snoozed(unserved_delay_s(flight.claim.epoch))
+            return self._unserved(flight, exc)
         except UnserializableArgument as exc:
             return failure(_untransportable(flight, exc))
         except OmniqError as exc:
             return failure(exc)
         return outcome
+
+    @staticmethod
+    def _unserved(flight: Flight, exc: OmniqError) -> Outcome:
+        """The pool's fault, not the task's: it goes back with nothing spent."""
+        logger.error("no process for {task}: {why}", task=one_line(flight.claim.id), why=str(exc))
+        return Snoozed(unserved_delay_s(flight.claim.epoch))
 
     @staticmethod
     async def _end_of(message: Message, pool: WorkerPool) -> Outcome | None:

@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from omniq.data import empty
 from tests.data.datasets import Unspeakable
-from tests.pool.leftovers import family
 
 MIB = 1 << 20
 BOUND_S = 20.0
@@ -28,21 +27,6 @@ def until(condition: Callable[[], object], what: str, bound_s: float = BOUND_S) 
     while not condition():
         assert time.monotonic() < ends_at, f"not within {bound_s:g} s: {what}"
         time.sleep(POLL_S)
-
-
-class Having(NamedTuple):
-    """What this process has. Not what lies in /dev/shm: that is everybody's."""
-
-    processes: set[int]
-    threads: int
-    descriptors: int
-    mappings: int
-
-    @classmethod
-    def now(cls) -> Having:
-        maps = Path("/proc/self/maps").read_text().splitlines()
-        mappings = sum("memfd:" in line for line in maps)
-        return cls(family(), threading.active_count(), len(os.listdir("/proc/self/fd")), mappings)
 
 
 def refuse_without_words() -> None:

@@ -31,7 +31,8 @@ def killing(pool: WorkerPool, every_s: float, seed: int = 1, got: Sized | None =
             if got is not None and len(got) < had + GROWN:
                 continue
             had = 0 if got is None else len(got)
-            if found := pool.pids:
+            # One that is dead and not missed yet does not count twice.
+            if found := [pid for pid in pool.pids if pid not in killed]:
                 with suppress(ProcessLookupError):
                     os.kill(victim := chance.choice(found), signal.SIGKILL)
                     killed.append(victim)

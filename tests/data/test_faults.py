@@ -31,9 +31,9 @@ from omniq.errors import (
     WorkerDied,
 )
 from tests.data import bodies
-from tests.data.bodies import MIB, Having, until
+from tests.data.bodies import MIB, until
 from tests.data.killing import killing
-from tests.pool.leftovers import family, is_alive
+from tests.pool.leftovers import Having, family, is_alive
 
 ROOT = Path(__file__).parents[2]
 PLENTY = 10_000  # of losses: an item may meet any number of kills
@@ -166,7 +166,7 @@ def test_d5_pools_come_and_go_and_leave_nothing(kind: str, rounds: int) -> None:
     for _ in range(rounds):
         cycle(chance, kind)
     gc.collect()
-    until(lambda: Having.now() == before, "nothing is left")
+    until(lambda: not Having.now().beyond(before), "nothing is left")
 
 
 # --- D6 to D8: memory, descriptors, threads ------------------------------------------------------
@@ -201,19 +201,18 @@ def test_d6_memory_that_is_not_there_is_refused_at_start_with_the_sizes() -> Non
 
 def test_d6_the_arena_is_there_before_anything_is_loaded() -> None:
     """All of it is reserved at start, so nothing that fills the memory afterwards can take it away."""
+    before = arenas()
     with WorkerPool(1, arena=16 * MIB):
-        found = [
-            Path(f"/proc/self/fd/{fd}")
-            for fd in os.listdir("/proc/self/fd")
-            if os.path.exists(f"/proc/self/fd/{fd}")
-        ]
-        [arena] = {
-            (fd.stat().st_ino, fd.stat().st_mode & 0o777, fd.stat().st_blocks * 512)
-            for fd in found
-            if "memfd:omniq" in os.readlink(fd)
-        }
-        assert arena[1] == 0o600
-        assert arena[2] >= 16 * MIB
+        [(_, mode, size)] = arenas() - before
+        assert mode == 0o600
+        assert size >= 16 * MIB
+
+
+def arenas() -> set[tuple[int, int, int]]:
+    """Number, mode and size of each that this process has."""
+    folder = Path("/proc/self/fd")
+    found = [fd for fd in folder.iterdir() if fd.is_symlink() and "memfd:omniq" in os.readlink(fd)]
+    return {(fd.stat().st_ino, fd.stat().st_mode & 0o777, fd.stat().st_blocks * 512) for fd in found}
 
 
 MANY = """
@@ -441,7 +440,7 @@ def test_d21_stopping_while_workers_are_replaced() -> None:
         for pid in pool.pids[: 1 + n % 3]:
             os.kill(pid, signal.SIGKILL)
         pool.stop(timeout=5)
-        assert family() == before
+        assert family() <= before
 
 
 def rss_bytes(pid: int) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omniq.data import mapping as mapping_module
+from omniq.data import stream as stream_module
 from omniq.data.feeding import ahead, fits, places
 from omniq.data.items import Item
+from omniq.data.mapping import Mapped
 from omniq.data.stream import Hatch, Stream, Work
 from omniq.data.waiting import Waiting
 from omniq.errors import StartFailed, TaskFailed
@@ -260,6 +265,66 @@ def test_a_ctrl_c_while_a_reader_begins_to_wait_is_a_ctrl_c() -> None:
     with pytest.raises(KeyboardInterrupt):
         stream.take_until_done()
     assert hatch.lock.acquire(blocking=False), "and nobody holds the lock"
+
+
+def test_a_ctrl_c_in_a_submission_leaves_nothing_half_submitted() -> None:
+    """What was counted and not in the inbox, or lay there unheard, was waited for without an end."""
+    for moment in itertools.count():
+        hatch = Hatch(None)
+        hatch.enter("running")
+        stream, woken = Stream(hatch, ordered=True, on_error="raise"), list[bool]()
+        hatch.open(stream)
+        hatch.wake = lambda woken=woken: woken.append(True)  # type: ignore[misc]
+        pressed = pressed_at(moment, lambda: hatch.submit(stream, [Work(0, "nap", 1, None)]))  # noqa: B023
+        for more in range(2):
+            assert bool(woken) >= bool(hatch._inbox)
+            known = sum(item.count for item in hatch._inbox)
+            assert (stream.end, stream.unfinished, hatch.pending) == (known,) * 3
+            if not more:
+                hatch.submit(stream, [Work(0, "nap", 1, None)])
+        if not pressed:
+            return
+
+
+def test_a_ctrl_c_in_a_map_submits_each_item_once() -> None:
+    for moment in itertools.count():
+        hatch = Hatch(None)
+        hatch.enter("running")
+        stream = Stream(hatch, ordered=True, on_error="raise")
+        mapped = Mapped(
+            hatch, stream, lambda chunk: Work(0, "nap", len(chunk), list(chunk)), range(7), chunksize=3,
+            ahead=lambda: 9,
+        )  # fmt: skip
+        pressed = pressed_at(moment, mapped.begin)
+        mapped.begin()
+        assert [item.work for item in hatch.received()] == [[0, 1, 2], [3, 4, 5], [6]], moment
+        if not pressed:
+            return
+
+
+def pressed_at(moment: int, call: Callable[[], object]) -> bool:
+    """Ctrl-C before the line of that number which `call` runs in our own modules; False if it runs fewer."""
+    left = moment
+
+    def trace(frame: FrameType, event: str, _arg: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in (stream_module.__file__, mapping_module.__file__):
+            return None
+        if event == "line":
+            left -= 1
+            if left == -1:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 def test_a_ctrl_c_that_ends_no_wait_is_seen_all_the_same() -> None:

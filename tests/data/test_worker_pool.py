@@ -23,8 +23,8 @@ from omniq.data.threads import ThreadCall, ThreadHand
 from omniq.errors import InvalidOption, PoolNotRunning, StartFailed, TaskFailed
 from omniq.pool.calls import Interrupted, Returned
 from tests.data import bodies
-from tests.data.bodies import MIB, Having, until
-from tests.pool.leftovers import family, put_to_sleep
+from tests.data.bodies import MIB, until
+from tests.pool.leftovers import Having, family, put_to_sleep
 from tests.pool.listening import Heard
 
 ARENA = 8 * MIB
@@ -43,7 +43,12 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     if "pool" in request.fixturenames:
         shared: WorkerPool = request.getfixturevalue("pool")
         # A map that was left drops what is ahead of it on the pool's loop, a moment after its reader is gone.
-        until(lambda: (shared.pending, shared.in_flight, shared.ready) == (0, 0, 0), "nothing is left")
+        try:
+            until(lambda: (shared.pending, shared.in_flight, shared.ready) == (0, 0, 0), "nothing is left")
+        except AssertionError:
+            shared.stop(timeout=0)  # or the next test would read the results of this one
+            shared.start()
+            raise
 
 
 def one(pool: WorkerPool, fn: Any) -> Any:
@@ -292,7 +297,7 @@ def test_an_init_that_fails_is_an_error_at_start(kind: str) -> None:
     with pytest.raises(StartFailed, match="init failed in a worker: ValueError: not 0"):
         pool.start()
     assert not pool.is_running
-    assert family() == before
+    assert family() <= before
 
 
 @pytest.mark.parametrize("kind", ["process", "thread"])
@@ -422,7 +427,7 @@ def test_a_pool_that_is_forgotten_ends_its_processes() -> None:
     assert len(family() - before) == 3
     del pool
     gc.collect()
-    until(lambda: family() == before, "nobody is left")
+    until(lambda: family() <= before, "nobody is left")
 
 
 def test_the_loop_that_reads_keeps_its_pool() -> None:
@@ -470,7 +475,7 @@ def test_no_python_runs_when_a_pool_is_forgotten(kind: str) -> None:
     finally:
         sys.setprofile(None)
     assert ran == []
-    until(lambda: Having.now() == before, "nothing is left")
+    until(lambda: not Having.now().beyond(before), "nothing is left")
 
 
 def test_a_reader_that_goes_after_its_pool_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:

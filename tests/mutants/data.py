@@ -25,6 +25,22 @@ DATA = [
         "s003_13 or whatever_ends_first",
     ),
     Mutant(
+        "a Ctrl-C in a submission leaves a call that is counted and not there",
+        STREAM,
+        "                self._submitted, stream.end, stream.unfinished, self.pending = before\n",
+        "",
+        (PARTS,),
+        "ctrl_c",
+    ),
+    Mutant(
+        "a Ctrl-C in a map submits its chunk twice",
+        "data/mapping.py",
+        "            if self._stream.end != self._place:",
+        "            if False:",
+        (PARTS,),
+        "ctrl_c",
+    ),
+    Mutant(
         "what lies behind a call that has not begun stays there",
         PEER,
         "        return begun < call_ids[0]\n",

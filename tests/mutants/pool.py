@@ -291,6 +291,13 @@ GROWING = [
         (GROWTH,),
     ),
     Mutant(
+        "a lowered limit is not for workers that start",
+        DISPATCHER,
+        "            self._line_up_or_leave(worker)  # also where it is worn out: it must do something first",
+        "            self.workers.line_up(worker)",
+        (GROWTH,),
+    ),
+    Mutant(
         "a lowered limit is for idle workers only",
         AUTOSCALER,
         "self._dispatcher.excess = max(0, over - stopped)",

@@ -39,6 +39,14 @@ PROCESSES = [
         "TestSQLite and suspect",
     ),
     Mutant(
+        "a task that got no process loses one",
+        "pool/dispatcher.py",
+        "        was_given = message.deaths + message.false_starts > 0",
+        "        was_given = True",
+        (TASKS,),
+        "got_no_process",
+    ),
+    Mutant(
         "suspects run beside the others",
         "crew.py",
         "        if self._isolates and task.suspicions and self._in_processes().can_take(runnable):",

@@ -53,6 +53,8 @@ def put_to_sleep(pid: int, bound_s: float = 20.0) -> None:
 
 
 class Having(NamedTuple):
+    """To be compared by `beyond`: what an earlier test that failed had left may go at any moment."""
+
     processes: set[int]
     threads: int
     descriptors: int
@@ -66,3 +68,11 @@ class Having(NamedTuple):
         mapped = sum("memfd:" in line for line in maps)
         descriptors = len(os.listdir("/proc/self/fd"))
         return cls(family(), threading.active_count(), descriptors, named + mapped)
+
+    def beyond(self, before: Having) -> list[str]:
+        """What there is more of than before, in words."""
+        new = [f"process {pid}" for pid in self.processes - before.processes]
+        for name in ("threads", "descriptors", "segments"):
+            more = getattr(self, name) - getattr(before, name)
+            new += [f"{more} {name}"] if more > 0 else []
+        return new

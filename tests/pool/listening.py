@@ -2,11 +2,9 @@
 
 import asyncio
 import itertools
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from omniq.pool.arena import Arena
@@ -146,31 +144,3 @@ async def a_template(preload: Sequence[str] = (), arena: Arena | None = None) ->
 async def a_child(preload: Sequence[str] = (), arena: Arena | None = None) -> AsyncIterator[Heard]:
     async with a_template(preload, arena) as template:
         yield await spawned(template)
-
-
-# --- what is left in the system ------------------------------------------------------------------
-
-
-def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that only waits to be reaped does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
-def descendants(pid: int) -> set[int]:
-    found: set[int] = set()
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = {int(child) for child in task.read_text(encoding="ascii").split()}
-        except OSError:
-            continue
-        for child in children:
-            found |= {child} | descendants(child)
-    return found
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))

@@ -21,8 +21,8 @@ from omniq.pool.lines import INTERRUPT_SIGNAL
 from omniq.pool.process import ChildGone, Template
 from omniq.pool.reserved import ReservedArena
 from tests.pool import transport_bodies as bodies
-from tests.pool.leftovers import put_to_sleep
-from tests.pool.listening import BOUND_S, Heard, a_child, a_template, eventually, is_alive, spawned
+from tests.pool.leftovers import is_alive, put_to_sleep
+from tests.pool.listening import BOUND_S, Heard, a_child, a_template, eventually, spawned
 
 MIB = 1024 * 1024
 

@@ -256,6 +256,25 @@ async def test_workers_over_a_lowered_limit_leave_when_they_have_finished() -> N
     await pool.ended()
 
 
+async def test_workers_that_start_while_the_limit_is_lowered_leave_as_soon_as_they_are_there() -> None:
+    """They stayed, and worked, until the autoscaler happened to look again."""
+    clock = VirtualClock()
+    pool = await scripted(1, 4, clock=clock, scaledown_wait=600)
+    pool.set_limits(min_workers=4)
+    await turns()
+    assert len(pool.children) == 4
+    pool.set_limits(min_workers=1, max_workers=1)
+    await turns()
+    pool.children[0].say_goodbye()
+    await turns()
+    for child in pool.children[1:]:
+        child.become_ready()
+    await turns()
+    assert sum(child.asked_to_stop for child in pool.children) == 3
+    await served(pool, submitted(pool, 2))
+    await pool.ended()
+
+
 async def test_a_worker_that_got_a_task_meanwhile_is_not_asked_to_stop() -> None:
     pool = await scripted(3, 3)
     await turns()

@@ -50,7 +50,8 @@ async def killing(pool: WorkerPool, every_s: float, chance: random.Random) -> As
     async def kill() -> None:
         while True:
             await asyncio.sleep(every_s)
-            if found := pids(pool):
+            # One that is dead and not missed yet does not count twice.
+            if found := [pid for pid in pids(pool) if pid not in killed]:
                 victim = chance.choice(found)
                 with suppress(ProcessLookupError):
                     os.kill(victim, signal.SIGKILL)
@@ -168,7 +169,7 @@ async def cycles(count: int) -> None:
     for _ in range(count):
         await cycle(chance)
     gc.collect()
-    assert Having.now() == before
+    assert not Having.now().beyond(before)
 
 
 async def test_d5_start_and_stop_leave_nothing_behind() -> None:
@@ -189,8 +190,7 @@ def test_d11_a_program_ends_whatever_it_leaves_open(ending: str) -> None:
     program = f"""
 import asyncio, os, sys, time
 from loguru import logger
-from omniq.pool import WorkerPool, wire
-from omniq.pool.template import LOST_FD, FdInbox
+from omniq.pool import WorkerPool
 
 async def main():
     pool = await WorkerPool(2, 2).start()
@@ -299,7 +299,8 @@ async def test_workers_that_cannot_live_leave_no_call_waiting_for_ever(tmp_path:
 async def not_started(pool: WorkerPool, before: set[int], tasks: set[asyncio.Task[Any]]) -> None:
     """Nothing is left of a start that was cancelled, and it can be tried again."""
     assert (pool.status().state, pool.status().workers) == ("new", [])
-    assert (family(), asyncio.all_tasks()) == (before, tasks)
+    assert family() <= before
+    assert asyncio.all_tasks() == tasks
     with pytest.raises(PoolNotRunning):
         await pool.submit(bodies.double, 1)
     async with pool, asyncio.timeout(HUNG_S):
@@ -320,8 +321,9 @@ def no_more_descriptors() -> Iterator[None]:
 
 async def test_without_descriptors_a_call_is_told_and_later_ones_run() -> None:
     async with WorkerPool(0, 1) as pool:
-        with no_more_descriptors(), pytest.raises(WorkerDied, match="Too many open files"):
+        with no_more_descriptors(), pytest.raises(WorkerDied, match="Too many open files") as died:
             await pool.submit(bodies.double, 1)
+        assert not died.value.has_begun
         async with asyncio.timeout(HUNG_S):
             assert await pool.submit(bodies.double, 1) == 2
 
@@ -362,7 +364,7 @@ async def test_a_shutdown_during_the_start_ends_it() -> None:
     pool = WorkerPool(1, 2)
     before, tasks = family(), asyncio.all_tasks()
     starting = asyncio.ensure_future(pool.start())
-    await until(lambda: family() != before, "the template is started")
+    await until(lambda: family() - before, "the template is started")
     call = asyncio.ensure_future(pool.submit(bodies.double, 1))
     await asyncio.sleep(0)
     async with asyncio.timeout(HUNG_S):
@@ -371,7 +373,8 @@ async def test_a_shutdown_during_the_start_ends_it() -> None:
         with pytest.raises((PoolClosed, StartFailed)):
             await ended
     assert isinstance(starting.exception(), PoolClosed)
-    assert (pool.status().state, family()) == ("closed", before)
+    assert pool.status().state == "closed"
+    assert family() <= before
     assert asyncio.all_tasks() == tasks
 
 
@@ -449,10 +452,10 @@ def test_d12_many_segments_leave_no_word_on_stderr() -> None:
 import asyncio
 import numpy as np
 from loguru import logger
-from omniq.pool import WorkerPool, wire
-from omniq.pool.template import LOST_FD, FdInbox
+from omniq.pool import WorkerPool
 
 async def main():
+    asyncio.get_running_loop().slow_callback_duration = 60.0  # that the machine is busy is no news
     async with WorkerPool(2, 2) as pool:
         arrays = (np.full(10_000 * (1 + n % 20), float(n)) for n in range(200))
         async for array in pool.map(np.negative, arrays, chunksize=2):
@@ -501,8 +504,7 @@ def test_a_loop_that_is_closed_without_a_shutdown_leaves_no_descriptor() -> None
     program = """
 import asyncio, gc, os, warnings
 from loguru import logger
-from omniq.pool import WorkerPool, wire
-from omniq.pool.template import LOST_FD, FdInbox
+from omniq.pool import WorkerPool
 
 async def main():
     pool = await WorkerPool(1, 1).start()

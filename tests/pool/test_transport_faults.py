@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,16 +19,8 @@ from omniq.pool import wire
 from omniq.pool.arena import Arena
 from omniq.pool.calls import Outcome, Raised, Returned
 from tests.pool import transport_bodies as bodies
-from tests.pool.listening import (
-    a_child,
-    a_template,
-    descendants,
-    eventually,
-    is_alive,
-    open_descriptors,
-    spawned,
-    within_a_second,
-)
+from tests.pool.leftovers import Having, is_alive
+from tests.pool.listening import a_child, a_template, eventually, spawned, within_a_second
 
 MIB = 1024 * 1024
 
@@ -386,10 +377,10 @@ async def test_starts_and_stops_leave_nothing() -> None:
     """D5: no process, thread or descriptor."""
     await start_and_stop(1)
     gc.collect()
-    before = (descendants(os.getpid()), threading.active_count(), open_descriptors())
+    before = Having.now()
     await start_and_stop(8)
     gc.collect()
-    assert (descendants(os.getpid()), threading.active_count(), open_descriptors()) == before
+    assert not Having.now().beyond(before)
 
 
 @pytest.mark.soak
@@ -398,11 +389,11 @@ async def test_two_hundred_starts_and_stops_leave_nothing() -> None:
     """D5: no process, thread, descriptor or memory."""
     await start_and_stop(10)
     gc.collect()
-    before = (descendants(os.getpid()), threading.active_count(), open_descriptors())
+    before = Having.now()
     resident_kib = own_memory_kib()
     await start_and_stop(200)
     gc.collect()
-    assert (descendants(os.getpid()), threading.active_count(), open_descriptors()) == before
+    assert not Having.now().beyond(before)
     assert own_memory_kib() - resident_kib < 10 * 1024
 
 

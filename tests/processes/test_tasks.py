@@ -21,6 +21,7 @@ from omniq import (
     Context,
     InvalidOption,
     OmniQ,
+    StartFailed,
     TaskCancelled,
     TaskFailed,
     TaskStatus,
@@ -32,6 +33,7 @@ from omniq import processes as processes_module
 from omniq.hooks import Call
 from omniq.inchild import Body
 from omniq.pool import WorkerPool as ProcessPool
+from omniq.pool.process import Child, Template
 from omniq.registry import Resolver
 from omniq.serializer import MsgpackSerializer
 from omniq.storage import MemoryStorage, SQLiteStorage
@@ -331,6 +333,34 @@ async def test_a_fault_of_the_pool_spends_nothing(app: OmniQ) -> None:
         task = await storage.get_task(handle.id)
     assert task is not None
     assert (task.attempts, task.losses, task.suspicions) == (0, 0, 0)
+
+
+async def test_a_task_that_got_no_process_has_lost_nothing(
+    app: OmniQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system has no further process for a while, which no task has had a part in."""
+    spawn, is_short = Template.spawn, True
+
+    async def spawn_if_possible(template: Template, events: Any) -> Child:
+        if is_short:
+            raise StartFailed("the system starts no further process")
+        return await spawn(template, events)
+
+    monkeypatch.setattr(Template, "spawn", spawn_if_possible)
+    async with ProcessPool(0, 1) as processes, working(app, process_pool=processes):
+        handle = await jobs.pid_of.aenqueue(1)
+        storage = await app.astorage()
+
+        async def came_back() -> bool:
+            task = await storage.get_task(handle.id)
+            return task is not None and task.epoch > 0 and task.status is not TaskStatus.RUNNING
+
+        await until(came_back, within_s=WITHIN_S)
+        task = await storage.get_task(handle.id)
+        assert task is not None
+        assert (task.status, task.losses) == (TaskStatus.PENDING, 0)
+        is_short = False
+        assert (await handle.aresult(timeout=WITHIN_S))[1] == 1
 
 
 def test_only_modules_that_can_be_imported_are_imported_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ import omniq.data
 from omniq.data import BaseWorkerPool, WorkerPool
 from omniq.errors import InvalidOption, PoolNotRunning, ResultTimeout, TaskFailed
 from tests.data import bodies
-from tests.data.bodies import MIB, Having, until
-from tests.pool.leftovers import family
+from tests.data.bodies import MIB, until
+from tests.pool.leftovers import Having, family
 
 ARENA = 8 * MIB
 ROOT = Path(__file__).parents[2]
@@ -108,7 +108,7 @@ def test_s003_4_a_new_pool_is_not_running() -> None:
     before = Having.now()
     pool = WorkerPool(2)
     assert not pool.is_running
-    assert Having.now() == before
+    assert not Having.now().beyond(before)
 
 
 @pytest.mark.requirement("S003-5")
@@ -429,7 +429,7 @@ def test_s003_17_close_frees_everything_and_is_safe_twice() -> None:
         assert bodies.is_numbers(pool.get_result(timeout=20), 0)
     pool.close()
     pool.close()
-    assert Having.now() == before
+    assert not Having.now().beyond(before)
 
 
 @pytest.mark.requirement("S003-18")
@@ -472,9 +472,9 @@ def test_s003_19_the_errors_that_are_listed(make: MakePool, kind: str) -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_s003_20_acceptance_1_starts_the_number_of_workers_it_was_told(make: MakePool, count: int) -> None:
     """S003-20: acceptance 1, the pool starts the specified number of workers."""
-    before = threading.active_count()
+    before = set(threading.enumerate())
     make(count, kind="thread").start()
-    assert threading.active_count() - before == count + 1, "and one for the loop"
+    assert len(set(threading.enumerate()) - before) == count + 1, "and one for the loop"
 
 
 @pytest.mark.requirement("S003-21")
@@ -518,7 +518,7 @@ def test_s003_24_acceptance_5_stop_ends_all_workers(make: MakePool, tmp_path: Pa
     pool.submit_batch([partial(bodies.append, str(done), str(n)) for n in range(3)])
     until(lambda: pool.ready == 3, "they have run")
     pool.stop()
-    assert family() == before
+    assert family() <= before
     assert sorted(done.read_text().split()) == ["0", "1", "2"]
 
 
@@ -532,7 +532,7 @@ def test_s003_25_acceptance_6_close_frees_all_resources(make: MakePool, kind: st
     pool.submit_batch([partial(bodies.numbers, n) for n in range(4)])
     until(lambda: pool.ready == 4, "results lie there")
     pool.close()
-    assert Having.now() == before
+    assert not Having.now().beyond(before)
     assert (pool.pending, pool.in_flight, pool.ready, pool.arena_bytes) == (0, 0, 0, 0)
 
 

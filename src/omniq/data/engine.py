@@ -223,7 +223,9 @@ class Engine:
         for item in self._waiting.take_all():
             self._hatch.started(item)
             while item.left:
-                self.failed(item, WorkerDied(f"{item.name} did not run: {text}", cause))
+                was_given = item.losses + item.false_starts > 0
+                told = WorkerDied(f"{item.name} did not run: {text}", cause, has_begun=was_given)
+                self.failed(item, told)
 
     def _refuse_start(self, refusal: StartFailed, cause: Exception | None) -> None:
         if self._starting is not None and not self._starting.done():

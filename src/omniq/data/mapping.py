@@ -35,7 +35,10 @@ class Mapped(Iterator[Any]):
         self._chunksize = chunksize
         self._ahead = ahead
         self._more = True
-        self._held: Work | None = None  # for which there was no room
+        # What comes next, and where in the stream: so that a Ctrl-C neither loses a chunk nor sends it twice.
+        self._chunk: list[Any] = []
+        self._held: Work | None = None  # the same, as it is submitted
+        self._place = stream.end
         hatch.open(stream, reader=self)
         self._is_closed = False
 
@@ -55,15 +58,28 @@ class Mapped(Iterator[Any]):
     def begin(self) -> None:
         """Submit what may be ahead. Only what was read makes room, so a slow reader is not overtaken."""
         while self._more and self._stream.outstanding < self._ahead() * self._chunksize:
+            if self._stream.end != self._place:  # it was submitted, and then somebody pressed Ctrl-C
+                self._go_on()
             if self._held is None:
-                chunk = list(islice(self._items, self._chunksize))
-                if not chunk:
-                    self._more = False
-                    return
-                self._held = self._work(chunk)
+                try:
+                    self._held = self._taken()
+                except Exception:
+                    self._chunk = []  # what cannot be had or sent is told once
+                    raise
+            if self._held is None:
+                self._more = False
+                return
             if not self._hatch.offer(self._stream, self._held):
                 return
-            self._held = None
+            self._go_on()
+
+    def _taken(self) -> Work | None:
+        self._chunk.extend(islice(self._items, self._chunksize - len(self._chunk)))
+        return self._work(self._chunk) if self._chunk else None
+
+    def _go_on(self) -> None:
+        self._chunk, self._held = [], None
+        self._place = self._stream.end
 
     def close(self) -> None:
         """Drop what is ahead."""

@@ -145,13 +145,21 @@ class Hatch:
 
     def _submit(self, stream: Stream, work: Work) -> None:
         self._wait_for_room()
+        before = (self._submitted, stream.end, stream.unfinished, self.pending)
         item = Item(stream, self._submitted, stream.end, work.priority, work.name, work.count, work.body)
-        self._submitted += 1
-        stream.end += work.count
-        stream.unfinished += work.count
-        self.pending += work.count
-        self._inbox.append(item)
-        self._wake_once()
+        try:
+            self._submitted += 1
+            stream.end += work.count
+            stream.unfinished += work.count
+            self.pending += work.count
+            self._wake_once()  # the loop will look when we have let go of the lock
+            self._inbox.append(item)
+        except BaseException:
+            # A Ctrl-C in between: what is counted and not in the inbox would be waited for without an end.
+            if not self._inbox or self._inbox[-1] is not item:
+                self._submitted, stream.end, stream.unfinished, self.pending = before
+                self._is_woken = False
+            raise
 
     def offer(self, stream: Stream, work: Work) -> bool:
         """Queue this, unless it would have to wait while its reader has something to read meanwhile.

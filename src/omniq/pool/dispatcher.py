@@ -121,7 +121,7 @@ class Dispatcher:
                 return
             worker.bind(child)
             worker.enter("ready")
-            self.workers.line_up(worker)
+            self._line_up_or_leave(worker)  # also where it is worn out: it must do something first
         self._starts.came_to_life()
         await self._drain()
 
@@ -182,7 +182,10 @@ class Dispatcher:
     def _go_on(self, worker: PoolWorker) -> None:
         """Let an idle worker have its next turn, or leave if it has reached a limit. Its lock is held."""
         limits = self.worker_limits
-        reason = "" if limits is NO_LIMITS else limits.worn_out(worker, self._clock.monotonic())
+        worn_out = "" if limits is NO_LIMITS else limits.worn_out(worker, self._clock.monotonic())
+        self._line_up_or_leave(worker, worn_out)
+
+    def _line_up_or_leave(self, worker: PoolWorker, reason: str = "") -> None:
         if self.excess > 0 and not reason:
             self.excess -= 1
             reason = "there are more workers than allowed"
@@ -255,8 +258,12 @@ class Dispatcher:
         )
         for message in self.backlog.all():
             if self._starts.is_hopeless(message.options.retries) and self.backlog.take(message):
-                message.fail(lambda name: WorkerDied(f"{name} did not run: {text}", cause))
-                self.conclude(message)
+                self._give_up(message, text, cause)
+
+    def _give_up(self, message: Message, text: str, cause: str) -> None:
+        was_given = message.deaths + message.false_starts > 0
+        message.fail(lambda name: WorkerDied(f"{name} did not run: {text}", cause, has_begun=was_given))
+        self.conclude(message)
 
     def _lost(self, message: Message, running: int, cause: str) -> None:
         message.lost(running, cause)

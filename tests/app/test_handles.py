@@ -159,6 +159,7 @@ async def test_async_code(app: Made) -> None:
             await q.handle("no-such-task").aresult(timeout=1)
 
 
+@pytest.mark.quiet
 async def test_cancel_a_running_task(app: Made) -> None:
     async with app.q as q, q.async_worker(concurrency=2, poll_interval=0.05):
         handle = await app.forever.aenqueue()

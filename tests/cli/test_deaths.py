@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from itertools import pairwise
 
@@ -12,7 +14,18 @@ from omniq.cli.supervisor import next_pause_s
 from omniq.task import TaskStatus
 from tests.cli.site import Site, call, is_alive, running, until, until_begun, until_logged, until_status
 
+# So many starts of a process a rescue may take, where those are so slow that this is more than a second.
+STARTS = 4
 
+
+def start_s() -> float:
+    """How long a process that imports what a worker needs takes to start, here and now."""
+    began_at = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import omniq.worker"], check=True)
+    return time.monotonic() - began_at
+
+
+@pytest.mark.quiet
 async def test_the_tasks_of_a_killed_process_run_again_within_a_second(site: Site) -> None:
     async with site.store() as store:
         with site.worker("--processes", "2", "--concurrency", "4") as worker:
@@ -42,6 +55,7 @@ async def test_the_tasks_of_a_killed_process_run_again_within_a_second(site: Sit
             assert site.notes("ENDED", name)[-1].pid != victim
 
 
+@pytest.mark.quiet
 async def test_an_idle_neighbour_takes_over_at_once(site: Site) -> None:
     async with site.store() as store:
         with site.worker("--processes", "2") as worker:
@@ -51,7 +65,9 @@ async def test_an_idle_neighbour_takes_over_at_once(site: Site) -> None:
             killed_at = time.monotonic()
             os.kill(site.notes("BEGUN", "nap")[0].pid, signal.SIGKILL)
             await until_begun(site, "nap", 2)
-            assert site.notes("BEGUN", "nap")[1].at_s - killed_at < 1.0
+            # It runs alone now, in a process that starts for it: on a busy machine, that is what takes long.
+            within_s = max(1.0, STARTS * start_s())
+            assert site.notes("BEGUN", "nap")[1].at_s - killed_at < within_s
             [task] = await until_status(store, [task_id], TaskStatus.RUNNING)
             assert (task.epoch, task.suspicions, task.losses) == (2, 1, 0)
 

@@ -187,6 +187,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.quiet
 async def test_f10_a_reaper_killed_with_the_lock_in_its_hands_stops_nobody(field: Field) -> None:
     async with SQLiteStorage(field.database) as storage:
         ids = [str(await storage.enqueue(Task("tests.faults.bodies.fail"))) for _ in range(3)]

@@ -331,6 +331,14 @@ REMEMBERED = [
         "wait",
     ),
     Mutant(
+        "whoever waits for a task is told that it ended, though it was retried since",
+        "storage/embedded.py",
+        "                if result is not None or not await self._told(ended, until):",
+        "                if result is not None or await self._told(ended, until) is not None:",
+        ("tests/app/test_handles.py",),
+        "retried",
+    ),
+    Mutant(
         "a claim does not count the epoch",
         RECORDS,
         "status = 1, epoch = epoch + 1, owner = ?",

@@ -116,6 +116,15 @@ def test_an_address_with_options_is_refused_with_what_to_write() -> None:
         open_storage("sqlite:///jobs.db?durability=relaxed")
 
 
+@pytest.mark.parametrize(
+    "url", ["sqlite:///jobs.db\n", "sqlite:///jo\tbs.db", "postgresql://host/db\n", "redis://h\r\n"]
+)
+def test_an_address_with_a_line_break_is_refused(url: str) -> None:
+    """As from a file that was read to its end: the break would become a part of the name."""
+    with pytest.raises(InvalidOption, match="line break"):
+        open_storage(url)
+
+
 def test_the_scheme_of_an_address_has_no_case() -> None:
     storage = open_storage("SQLite:////var/jobs.db")
     assert isinstance(storage, SQLiteStorage)

@@ -19,6 +19,10 @@ def open_storage(url: str, **options: Any) -> BaseStorage:
     """The storage behind `url`. It connects at its first use."""
     if not isinstance(url, str) or "://" not in url:
         raise InvalidOption(f"{shown(safe_url(str(url)))} is no storage URL; write one of {_EXAMPLES}")
+    if any(
+        letter < " " for letter in url
+    ):  # urlsplit passes over them, and a file would have them in its name
+        raise InvalidOption(f"{shown(safe_url(url))} has a line break, a tab or the like in it; take it out")
     try:
         parts = urlsplit(url)
     except ValueError as exc:

@@ -339,6 +339,14 @@ REMEMBERED = [
         "retried",
     ),
     Mutant(
+        "a worker whose start was cancelled stays among the living",
+        "worker.py",
+        "            if self.storage.is_open:  # cancelled just now",
+        "            if False:  # cancelled just now",
+        ("tests/worker/test_stop.py",),
+        "cancelled_start",
+    ),
+    Mutant(
         "a claim does not count the epoch",
         RECORDS,
         "status = 1, epoch = epoch + 1, owner = ?",

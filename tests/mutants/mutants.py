@@ -581,6 +581,14 @@ REMEMBERED = [
         ("tests/sqlite/test_locks.py",),
     ),
     Mutant(
+        "the dead are buried before it is known that they are gone",
+        "storage/sqlite/leases.py",
+        "                self.to_bury.append(owner)",
+        "                self.beside.bury(owner)",
+        ("tests/faults/test_killed.py",),
+        "lapse_that_failed",
+    ),
+    Mutant(
         "everybody may read the file",
         FILE,
         "os.O_NOFOLLOW, 0o600)",

@@ -38,8 +38,8 @@ def configured_url(environ: dict[str, str] | None = None) -> str | None:
 
 def _anchored(url: str) -> str:
     """A relative file in pyproject.toml counts from there: one project, one file."""
-    relative = url.removeprefix("sqlite:///")
-    if relative == url or relative.startswith("/"):
+    scheme, _, relative = url.partition(":///")
+    if scheme.lower() != "sqlite" or relative.startswith(("/", "~")):
         return url
     return f"sqlite:///{quote(str(project_root()))}/{relative}"
 

@@ -239,6 +239,9 @@ class AsyncWorkerPool:
             logger.warning("the store is away, will try again: {}", exc)
         except BaseException:
             await self._crew.close()
+            if self.storage.is_open:  # cancelled just now, it may be among the living all the same
+                with contextlib.suppress(Exception):
+                    await self.storage.leave(self.id)
             if self._is_last_borrower():
                 await self.storage.close()
             raise

@@ -9,6 +9,7 @@ import pytest
 
 from omniq import InvalidOption, OmniQ
 from omniq.config import project_root
+from omniq.storage import SQLiteStorage
 from tests.app.tasks import Made
 from tests.worker.scene import Logs, omniq_threads, until_blocking
 
@@ -87,6 +88,23 @@ def test_who_wins(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMNIQ_URL", "")
     assert "from_pyproject" in OmniQ().url
     assert not (project / ".omniq").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///data/jobs.db", "{project}/data/jobs.db"),
+        ("SQLite:///jobs.db", "{project}/jobs.db"),
+        ("sqlite:////var/jobs.db", "/var/jobs.db"),
+        ("sqlite:///~/jobs.db", "{home}/jobs.db"),
+    ],
+)
+def test_a_file_in_a_pyproject_counts_from_there(project: Path, url: str, path: str) -> None:
+    """Wherever in the project one stands: one project, one file."""
+    (project / "pyproject.toml").write_text(f"[tool.omniq]\nurl = '{url}'\n")
+    storage = OmniQ().storage()
+    assert isinstance(storage, SQLiteStorage)
+    assert str(storage.path) == path.format(project=project, home=Path.home())
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from omniq import (
 )
 from omniq.serializer import CloudpickleSerializer
 from omniq.storage import MemoryStorage, SQLiteStorage
+from omniq.storage.embedded import EmbeddedStorage
 from tests.app.tasks import Made
 from tests.worker.scene import omniq_threads, until, until_blocking
 
@@ -159,6 +160,32 @@ async def test_async_code(app: Made) -> None:
             await q.handle("no-such-task").aresult(timeout=1)
 
 
+async def test_a_task_that_is_retried_as_soon_as_it_fails_is_waited_for(
+    app: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the end and the look of whoever waits, somebody retried it: it has not ended."""
+    async with app.q as q:
+        handle = await app.fail.aenqueue("once")
+        storage = await q.astorage()
+        assert isinstance(storage, EmbeddedStorage)
+        tell, told = storage._tell_ended, asyncio.Event()
+
+        def tell_late(ids: set[str]) -> None:
+            tell(ids)
+            if ids and not told.is_set():
+                storage._write_here(lambda rows: rows.retry(handle.id), [])
+                told.set()
+
+        monkeypatch.setattr(storage, "_tell_ended", tell_late)
+        waiting = asyncio.create_task(handle.aresult(timeout=20))
+        async with q.async_worker(poll_interval=0.05):
+            await told.wait()
+            with pytest.raises(TaskFailed, match="once"):
+                await waiting
+        assert [run.epoch for run in await storage.history(handle.id)] == [1, 2]
+
+
+@pytest.mark.quiet
 async def test_cancel_a_running_task(app: Made) -> None:
     async with app.q as q, q.async_worker(concurrency=2, poll_interval=0.05):
         handle = await app.forever.aenqueue()

@@ -3,13 +3,14 @@
 import os
 import random
 import signal
+import sqlite3
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from omniq import AsyncWorkerPool
+from omniq import AsyncWorkerPool, StoreUnavailable
 from omniq.storage import SQLiteStorage
 from omniq.task import RunOutcome, Task, TaskStatus
 from tests.faults.judge import judge, nothing_left_behind
@@ -187,6 +188,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.quiet
 async def test_f10_a_reaper_killed_with_the_lock_in_its_hands_stops_nobody(field: Field) -> None:
     async with SQLiteStorage(field.database) as storage:
         ids = [str(await storage.enqueue(Task("tests.faults.bodies.fail"))) for _ in range(3)]
@@ -255,6 +257,30 @@ async def test_killed_idle_workers_leave_nothing_for_ever(tmp_path: Path) -> Non
                     )
 
                 await eventually(tidy, within_s=5, what="the folder is tidy")
+
+
+async def test_the_dead_are_found_again_by_whoever_comes_after_a_lapse_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock file that shows who is dead goes only when the row has gone for good."""
+    with Field(tmp_path) as field:
+        async with SQLiteStorage(field.database) as storage:
+            doomed = field.worker(lease=30.0)
+            await eventually(lambda: known(storage, {doomed.pid}))
+            doomed.kill()
+            assert storage._engine is not None
+
+            def fail() -> None:
+                raise sqlite3.OperationalError("database or disk is full")
+
+            with monkeypatch.context() as full:
+                full.setattr(storage._engine._write_rows, "write_tallies", fail)
+                with pytest.raises(StoreUnavailable):
+                    await storage.lapse()
+            assert await known(storage, {doomed.pid})
+            await storage.lapse()
+            assert await storage.workers() == []
+            assert not list((tmp_path / "jobs.db-omniq").glob("*.alive"))
 
 
 async def known(storage: SQLiteStorage, pids: set[int]) -> bool:

@@ -331,6 +331,22 @@ REMEMBERED = [
         "wait",
     ),
     Mutant(
+        "whoever waits for a task is told that it ended, though it was retried since",
+        "storage/embedded.py",
+        "                if result is not None or not await self._told(ended, until):",
+        "                if result is not None or await self._told(ended, until) is not None:",
+        ("tests/app/test_handles.py",),
+        "retried",
+    ),
+    Mutant(
+        "a worker whose start was cancelled stays among the living",
+        "worker.py",
+        "            if self.storage.is_open:  # cancelled just now",
+        "            if False:  # cancelled just now",
+        ("tests/worker/test_stop.py",),
+        "cancelled_start",
+    ),
+    Mutant(
         "a claim does not count the epoch",
         RECORDS,
         "status = 1, epoch = epoch + 1, owner = ?",
@@ -563,6 +579,14 @@ REMEMBERED = [
         "os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW",
         "os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW",
         ("tests/sqlite/test_locks.py",),
+    ),
+    Mutant(
+        "the dead are buried before it is known that they are gone",
+        "storage/sqlite/leases.py",
+        "                self.to_bury.append(owner)",
+        "                self.beside.bury(owner)",
+        ("tests/faults/test_killed.py",),
+        "lapse_that_failed",
     ),
     Mutant(
         "everybody may read the file",

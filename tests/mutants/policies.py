@@ -54,6 +54,14 @@ POLICIES = [
         "unique or equal",
     ),
     Mutant(
+        "a key has a set in the order of this process",
+        "serializer/packing.py",
+        "        return self.tag(type(value).__name__, sorted(packed, key=self.sort_key))",
+        "        return self.tag(type(value).__name__, packed)",
+        (WORKER_RULES,),
+        "sets",
+    ),
+    Mutant(
         "virtual time fires no schedules",
         "testing/draining.py",
         "        moments += ticks\n",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -105,6 +108,23 @@ def test_calls_with_equal_arguments_are_one_task() -> None:
     for other in (sync.enqueue(2, {"a": 1, "b": 2}), sync.enqueue(1), sync.enqueue(1, full=True)):
         assert other.created
     q.close()
+
+
+def test_equal_sets_have_one_key_in_every_process() -> None:
+    """Python orders a set by hashes of its own in each process: no such order may come into a key."""
+    code = """
+from omniq.calls import unique_key_of
+groups = {frozenset({"ann", "bob", "cleo"}), frozenset({"dan", "eve"})}
+print(unique_key_of("t.sync", [("groups", groups)]), unique_key_of("t.sync", [("team", {"ann", "bob"})]))
+"""
+    environs = [{**os.environ, "PYTHONHASHSEED": str(seed)} for seed in range(1, 5)]
+    keys = {
+        subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+        ).stdout
+        for env in environs
+    }
+    assert len(keys) == 1
 
 
 def test_unique_by_some_arguments() -> None:

@@ -5,6 +5,7 @@ import os
 import sqlite3
 import stat
 import tempfile
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from omniq.errors import (
     StoreUnavailable,
     Unsupported,
 )
-from omniq.storage import SQLiteStorage
+from omniq.storage import SQLiteStorage, open_storage
 from omniq.storage.sqlite import _engines, _engines_lock
 from omniq.storage.sqlite import engine as engine_module
 from omniq.storage.sqlite import file as file_module
@@ -96,6 +97,38 @@ async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     refused = await refusal(tmp_path / "no" / "jobs.db")
     assert isinstance(refused, InvalidOption)
     assert str(tmp_path / "no") in str(refused)
+
+
+async def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    refused = await refusal(tmp_path / ("n" * 300))
+    assert isinstance(refused, InvalidOption)
+    assert "too long" in str(refused)
+
+
+def test_sqlites_own_word_for_memory_makes_no_file_of_that_name() -> None:
+    for ask in (SQLiteStorage, lambda path: open_storage(f"sqlite:///{path}")):
+        with pytest.raises(InvalidOption, match="MemoryStorage"):
+            ask(":memory:")
+
+
+def test_an_address_with_options_is_refused_with_what_to_write() -> None:
+    with pytest.raises(InvalidOption, match="takes no options"):
+        open_storage("sqlite:///jobs.db?durability=relaxed")
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:///jobs.db\n", "sqlite:///jo\tbs.db", "postgresql://host/db\n", "redis://h\r\n"]
+)
+def test_an_address_with_a_line_break_is_refused(url: str) -> None:
+    """As from a file that was read to its end: the break would become a part of the name."""
+    with pytest.raises(InvalidOption, match="line break"):
+        open_storage(url)
+
+
+def test_the_scheme_of_an_address_has_no_case() -> None:
+    storage = open_storage("SQLite:////var/jobs.db")
+    assert isinstance(storage, SQLiteStorage)
+    assert storage.path == Path("/var/jobs.db")
 
 
 @pytest.mark.parametrize("path", ["", "a\x00b"])
@@ -187,17 +220,19 @@ print(*asyncio.run(work(sys.argv[1])), flush=True)
 
 
 @pytest.fixture
-def strict(field: Field) -> Path:
-    """A folder in which modes hold for the child; pytest keeps those above it to itself."""
-    temporary = Path(tempfile.gettempdir())
-    for parent in [field.folder, *field.folder.parents]:
-        if temporary in parent.parents:
-            parent.chmod(parent.stat().st_mode | 0o011)
-    folder = field.folder / "strict"
-    folder.mkdir()
-    if os.getuid() == 0:
-        os.chown(folder, NOBODY, NOBODY)
-    return folder
+def strict() -> Iterator[Path]:
+    """A folder in which modes hold for the child.
+
+    Not one of pytest's: those are for their owner alone, and each pytest that starts sees to that again.
+    """
+    with tempfile.TemporaryDirectory() as open_to_all:
+        Path(open_to_all).chmod(0o711)
+        folder = Path(open_to_all, "strict")
+        folder.mkdir()
+        if os.getuid() == 0:
+            os.chown(folder, NOBODY, NOBODY)
+        yield folder
+        folder.chmod(0o700)  # or whoever is not root could not clear it away
 
 
 def as_nobody(field: Field, database: Path) -> Child:
@@ -220,6 +255,19 @@ def test_a_file_in_a_read_only_folder_is_told_with_the_way_out(field: Field, str
     said = as_nobody(field, strict / "jobs.db").line("InvalidOption")
     assert "beside" in said
     assert "may write" in said
+
+
+def test_a_folder_that_may_not_be_entered_is_told_with_the_way_out(field: Field, strict: Path) -> None:
+    strict.chmod(0o600)
+    said = as_nobody(field, strict / "jobs.db").line("InvalidOption")
+    assert "Permission denied" in said
+    assert "may write" in said
+
+
+def test_a_file_that_cannot_be_looked_at_is_a_store_that_is_away(database: Path) -> None:
+    """Not an error of the operating system's own, which would end a worker instead of making it wait."""
+    with pytest.raises(StoreUnavailable, match="too long"):
+        file_module.identity(database.with_name("n" * 300))
 
 
 def test_a_file_of_somebody_else_is_told(field: Field, strict: Path) -> None:

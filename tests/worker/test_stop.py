@@ -560,14 +560,16 @@ async def test_a_stop_during_a_start_stops_what_is_started(bodies: Bodies, how: 
 
 
 async def test_a_cancelled_start_closes_what_it_opened(builtin: AnyStore) -> None:
+    """And is not left among the living, though its first beat was stored."""
     assert not isinstance(builtin, Five)
-    entered = asyncio.Event()
+    entered, beat = asyncio.Event(), builtin.beat
 
-    async def beat(info: Any) -> None:
+    async def beat_and_hang(info: Any) -> None:
+        await beat(info)
         entered.set()
         await asyncio.Event().wait()
 
-    builtin.beat = beat  # type: ignore[method-assign]
+    builtin.beat = beat_and_hang  # type: ignore[method-assign]
     pool = AsyncWorkerPool(builtin)
     starting = asyncio.create_task(pool.start())
     await entered.wait()
@@ -575,6 +577,8 @@ async def test_a_cancelled_start_closes_what_it_opened(builtin: AnyStore) -> Non
     with suppress(asyncio.CancelledError):
         await starting
     assert not builtin.is_open
+    async with builtin.clone() as twin:
+        assert await twin.workers() == []
 
 
 def test_starts_again_when_its_loop_was_closed_without_a_stop(builtin: AnyStore) -> None:

@@ -382,24 +382,31 @@ class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
     async def wait_result(self, task_id: str, timeout: float | None = None) -> TaskResult | None:
         await self.open()
         task_id = str(task_id)
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._awaited.setdefault(task_id, []).append(ended)
-        try:
-            result = await self._result_or_unknown(task_id)
-            if result is not None:
-                return result
-            if self._watcher is None or self._watcher.done():
-                self._watcher = asyncio.create_task(self._watch_results(), name="omniq-results")
-            bell = None if timeout is None else self.clock.call_later(timeout, lambda: _give_up(ended))
-            await asyncio.wait((ended,))
-            if bell is not None:
-                bell.cancel()
-            if ended.cancelled():
-                return None
-            ended.result()
-            return await self._result_or_unknown(task_id)
-        finally:
-            self._forget(task_id, ended)
+        until = None if timeout is None else self.clock.monotonic() + timeout
+        while True:  # once more where somebody retried it between its end and our look
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._awaited.setdefault(task_id, []).append(ended)
+            try:
+                result = await self._result_or_unknown(task_id)
+                if result is not None or not await self._told(ended, until):
+                    return result
+            finally:
+                self._forget(task_id, ended)
+
+    async def _told(self, ended: asyncio.Future[None], until: float | None) -> bool:
+        """Wait for it; False when the time is over."""
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.create_task(self._watch_results(), name="omniq-results")
+        bell = None
+        if until is not None:
+            bell = self.clock.call_later(max(0.0, until - self.clock.monotonic()), lambda: _give_up(ended))
+        await asyncio.wait((ended,))
+        if bell is not None:
+            bell.cancel()
+        if ended.cancelled():
+            return False
+        ended.result()
+        return True
 
     async def _result_or_unknown(self, task_id: str) -> TaskResult | None:
         stored = await self._read(lambda rows: rows.get(task_id))

@@ -114,6 +114,9 @@ class MemoryRows(Rows):
                 del self._keys[task.unique_key]
         if task.status is TaskStatus.PENDING:
             due_at = lifecycle.due_at(task)
+            waited = before is not None and before.status is TaskStatus.PENDING
+            if waited and before is not None and lifecycle.due_at(before) == due_at:
+                return  # its entries stand already
             if task.eta is None:  # due whatever the clock says
                 heapq.heappush(self._ready_in(task), (-task.priority, due_at, task.seq, task.id))
             else:

@@ -119,14 +119,16 @@ class OnServer(BatchedStorage):
     async def wait_result(self, task_id: str, timeout: float | None = None) -> TaskResult | None:
         await self.open()
         task_id = str(task_id)
-        ended = self._results.expect(task_id)
-        try:
-            result = await self._result_or_unknown(task_id)
-            if result is not None or not await self._results.until(ended, timeout):
-                return result
-            return await self._result_or_unknown(task_id)
-        finally:
-            self._results.forget(task_id, ended)
+        until = None if timeout is None else self.clock.monotonic() + timeout
+        while True:  # once more where somebody retried it between its end and our look
+            ended = self._results.expect(task_id)
+            try:
+                result = await self._result_or_unknown(task_id)
+                left_s = None if until is None else max(0.0, until - self.clock.monotonic())
+                if result is not None or not await self._results.until(ended, left_s):
+                    return result
+            finally:
+                self._results.forget(task_id, ended)
 
     async def _result_or_unknown(self, task_id: str) -> TaskResult | None:
         stored = await self._get(task_id)

@@ -19,6 +19,10 @@ def open_storage(url: str, **options: Any) -> BaseStorage:
     """The storage behind `url`. It connects at its first use."""
     if not isinstance(url, str) or "://" not in url:
         raise InvalidOption(f"{shown(safe_url(str(url)))} is no storage URL; write one of {_EXAMPLES}")
+    if any(
+        letter < " " for letter in url
+    ):  # urlsplit passes over them, and a file would have them in its name
+        raise InvalidOption(f"{shown(safe_url(url))} has a line break, a tab or the like in it; take it out")
     try:
         parts = urlsplit(url)
     except ValueError as exc:
@@ -54,10 +58,15 @@ def open_storage(url: str, **options: Any) -> BaseStorage:
 
 def _sqlite_path(url: str) -> str:
     """`sqlite:///a.db` is relative, `sqlite:////a.db` absolute, as everywhere else."""
-    rest = url.removeprefix("sqlite:")
-    if not rest.startswith("///") or len(rest) == len("///") or "?" in rest:
+    rest = url.partition(":")[2]  # whatever the case of the scheme
+    if not rest.startswith("///") or len(rest) == len("///"):
         raise InvalidOption(
             f"{shown(safe_url(url))} names no file; write sqlite:///jobs.db (relative) or sqlite:////var/jobs.db"
+        )
+    if "?" in rest:
+        raise InvalidOption(
+            f"{shown(safe_url(url))}: an address of SQLite takes no options; write "
+            "SQLiteStorage('jobs.db', durability='relaxed'), or %3F for a ? in the name"
         )
     return unquote(rest[len("///") :])
 

@@ -112,6 +112,8 @@ class SQLiteStorage(EmbeddedStorage):
             raise InvalidOption(f"durability must be 'fsync' or 'relaxed', not {shown(durability)}")
         if not isinstance(path, str | os.PathLike) or not str(path) or "\x00" in str(path):
             raise InvalidOption(f"{shown(path)} is no path; write SQLiteStorage('jobs.db')")
+        if str(path) == ":memory:":  # a file of that name would stay behind, and be found again next time
+            raise InvalidOption("a store in memory is MemoryStorage(), or memory:// as an address")
         self.path = Path(path).expanduser().absolute()
         self.durability: Durability = durability
         self.clock = clock

@@ -41,6 +41,7 @@ class ConnectedRows(Rows):
         self.boot = boot
         self.retention = Retention(0.0, 0.0)
         self.expects_stale = False  # each report is looked at for itself
+        self.to_bury: list[str] = []  # the dead whose lock files go once it is committed that they are gone
         self._reported: set[str] = set()
         self._latest = EPOCH  # the latest moment that the wall clock has shown here
 

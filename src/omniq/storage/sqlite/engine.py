@@ -290,9 +290,13 @@ class Engine:
         """Commit, wake whoever sleeps, answer: in this order, or a bell would ring after the next look."""
         rows = self._write_rows
         rows.rang_due = rows.rang_result = False
+        rows.to_bury.clear()
         try:
             if self._commit(batch):
                 self.ring(due=rows.rang_due, result=rows.rang_result)
+                with contextlib.suppress(OSError):  # a file that stays says nothing of anybody
+                    for worker in rows.to_bury:
+                        self.beside.bury(worker)
         finally:
             deliver(batch)
         self._checkpoint_now_and_then()

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from omniq.errors import InvalidOption, SchemaMismatch, Unsupported
+from omniq.errors import InvalidOption, SchemaMismatch, StoreUnavailable, Unsupported
 
 SCHEMA_VERSION: Final = 1
 OLDEST_SQLITE: Final = (3, 35, 0)  # the first with RETURNING
@@ -19,9 +19,10 @@ OLDEST_SQLITE: Final = (3, 35, 0)  # the first with RETURNING
 
 def prepare_file(path: Path) -> None:
     """Make the file for its owner's eyes only; refuse what could be somebody's trap."""
-    if path.is_symlink():
+    # Not `path.is_symlink`, which raises where the folder may not be entered: `os.open` says that below.
+    if os.path.islink(path):
         raise InvalidOption(f"{path} is a symbolic link; give the path of the file itself")
-    if path.is_dir():
+    if os.path.isdir(path):
         raise InvalidOption(f"{path} is a folder; give the path of a file, such as {path / 'jobs.db'}")
     try:
         # Only a file that we just made is opened here: closing a descriptor of an existing database drops
@@ -49,6 +50,8 @@ def identity(path: Path) -> tuple[int, int] | None:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as exc:  # such as a folder that may not be entered any more, or a server that is away
+        raise StoreUnavailable(f"cannot look at {path}: {exc.strerror}") from exc
     return found.st_dev, found.st_ino
 
 

@@ -65,7 +65,8 @@ class LeaseRows(ConnectedRows):
         for owner in dead:
             if not self._one("SELECT 1 FROM omniq_task WHERE status = 1 AND owner = ? LIMIT 1", (owner,)):
                 self.conn.execute("DELETE FROM omniq_worker WHERE id = ?", (owner,))
-                self.beside.bury(owner)
+                # Without its file nobody could tell any more that it is dead: first the row must be gone.
+                self.to_bury.append(owner)
         return ended
 
     def over(self, limit: int) -> Iterator[StoredTask]:

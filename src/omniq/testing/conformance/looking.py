@@ -300,6 +300,12 @@ class Looking(FullCase):
             assert timing.run_s == pytest.approx(self.tick_s, abs=self.slack_s)
         assert await self.store.timings(limit=1) == [newest]
 
+    async def test_ahead_a_task_that_was_replaced_counts_once(self) -> None:
+        for call in ("first", "second", "third"):
+            await self.store.enqueue(Task(JOB, (call,), unique_key="k"), on_conflict="replace")
+        await self.advance(0.1)
+        assert await self.store.ahead(await self.put()) == 1
+
     async def test_ahead_are_those_that_a_claim_would_hand_out_before(self) -> None:
         first = await self.put()
         await self.put(queue="mail", priority=9)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -119,6 +122,59 @@ def test_ctrl_c_in_the_caller_costs_no_batch(dataset: Any) -> None:
                 assert loader.state_dict()["position"]["samples"] == 2 * len(seen)
         assert seen == [[0, 1], [2, 3], [4, 5]]
         assert loader.state_dict()["position"]["samples"] == 6
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("kind", ["map", "shards"])
+def test_a_ctrl_c_that_meets_a_generator_does_not_look_like_the_end(kind: str, workers: int) -> None:
+    """One that it meets is over: the epoch ended there, and nobody was told."""
+    dataset: Any = Images(7, side=2) if kind == "map" else Lines([3, 4])
+    with DataLoader(dataset, 2, shuffle=kind == "map", seed=4, num_workers=workers, prefetch=1) as loader:
+        whole = [digest(batch) for batch in loader]
+        for moment in itertools.count():
+            loader.load_state_dict(loader.state_dict() | {"position": START})
+            with pressing_at(moment) as pressed:
+                iterator, seen = None, list[str]()
+                while len(seen) <= len(whole):
+                    try:
+                        iterator = iterator or iter(loader)
+                        seen.append(digest(next(iterator)))
+                    except StopIteration:
+                        break
+                    except KeyboardInterrupt:
+                        assert pressed
+            assert seen == whole, pressed
+            assert len(pressed) <= 1
+            if not pressed:
+                assert moment >= 10
+                return
+
+
+GENERATORS = ("_noted", "_cut", "_jobs")
+
+
+@contextlib.contextmanager
+def pressing_at(moment: int) -> Iterator[list[str]]:
+    """Ctrl-C before the line of that number which the generators of jobs run, once."""
+    left, pressed = moment, list[str]()
+
+    def trace(frame: FrameType, event: str, _arg: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_name not in GENERATORS:
+            return None
+        if event == "line":
+            left -= 1
+            if left == -1:
+                pressed.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield pressed
+    finally:
+        sys.settrace(before)
 
 
 def test_a_sampler_that_fails_is_told_after_what_it_gave() -> None:

@@ -180,4 +180,20 @@ LOADER = [
         (COLLATE_TESTS,),
         "bottleneck",
     ),
+    Mutant(
+        "a Ctrl-C in a generator of jobs looks like the end of the epoch",
+        "data/producers.py",
+        "            if self._has_ended:\n",
+        "            if True:\n",
+        ("tests/data/test_loader_faults.py",),
+        "look_like_the_end",
+    ),
+    Mutant(
+        "the same in a lane",
+        "data/producers.py",
+        "            except StopIteration:  # these jobs have no end: a Ctrl-C has cut them off\n",
+        "            except ZeroDivisionError:\n",
+        ("tests/data/test_loader_faults.py",),
+        "look_like_the_end",
+    ),
 ]

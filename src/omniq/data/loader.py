@@ -136,7 +136,7 @@ class DataLoader:
         self._runs += 1
         if not options.is_iterable:
             results = partial(runner.run, "fetch", ahead=self._ahead)
-            return Keyed(results, self._sampling().jobs(self._seed, begin), begin)
+            return Keyed(results, partial(self._sampling().jobs, self._seed), begin)
         lanes = lanes_in(self.dataset)
         if not begin.lanes:
             begin = replace(begin, lanes=(Lane(),) * lanes)

@@ -25,11 +25,16 @@ class Producer(Protocol):
 class Keyed:
     """Jobs that are all known: one stream."""
 
-    def __init__(self, run: Results, jobs: Iterator[Job], begin: Position) -> None:
+    def __init__(self, run: Results, jobs_from: Callable[[Position], Iterator[Job]], begin: Position) -> None:
         self.position = begin
-        self._asked: deque[int] = deque()  # how many samples each job has that is on its way
+        self._run, self._jobs_from = run, jobs_from
         self._broken: Exception | None = None
-        self._results = run(self._noted(jobs))
+        self._begin()
+
+    def _begin(self) -> None:
+        self._asked: deque[int] = deque()  # how many samples each job has that is on its way
+        self._has_ended = False
+        self._results = self._run(self._noted(self._jobs_from(self.position)))
 
     def _noted(self, jobs: Iterator[Job]) -> Iterator[Job]:
         try:
@@ -38,6 +43,7 @@ class Keyed:
                 yield job
         except Exception as exc:  # of a sampler: its turn comes after what is on its way
             self._broken = exc
+        self._has_ended = True
 
     def __next__(self) -> Loaded:
         try:
@@ -46,7 +52,12 @@ class Keyed:
             if self._broken is not None:
                 broken, self._broken = self._broken, None
                 raise broken from None
-            raise
+            if self._has_ended:
+                raise
+            # A Ctrl-C that met a generator has ended it. All that was on its way has been given.
+            _close(self._results)
+            self._begin()
+            return next(self)
         except PoolNotRunning:
             raise
         except Exception:
@@ -67,16 +78,26 @@ class InLanes:
         self._size = size
         self._lanes: dict[int, Iterator[Loaded]] = {}
         self._deadly: set[int] = set()  # lanes whose latest batch has killed its workers
+        self._run, self._seed, self._run_number = run, seed, run_number
         for number, lane in enumerate(begin.lanes):
             if not lane.is_over:
-                first = LaneJob(seed, begin.epoch, run_number, number, len(begin.lanes), lane.samples, size)
-                self._lanes[number] = run(_jobs(first))
+                self._begin(number)
+
+    def _begin(self, number: int) -> None:
+        epoch, lanes = self.position.epoch, self.position.lanes
+        samples = lanes[number].samples
+        first = LaneJob(self._seed, epoch, self._run_number, number, len(lanes), samples, self._size)
+        self._lanes[number] = self._run(_jobs(first))
 
     def __next__(self) -> Loaded:
         while not self.position.is_exhausted:
             turn = self.position.turn
             try:
                 loaded = next(self._lanes[turn])
+            except StopIteration:  # these jobs have no end: a Ctrl-C has cut them off
+                _close(self._lanes[turn])
+                self._begin(turn)
+                continue
             except PoolNotRunning:
                 raise
             except Exception as exc:

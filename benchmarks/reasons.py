@@ -49,10 +49,6 @@ WHY: Final[dict[str, str]] = {
     "PostgreSQL: drain with async bodies / raw limit": _ONE_CALL,
     "PostgreSQL: drain with sync bodies / raw limit": f"{_ONE_CALL}; {_THREAD}",
     f"Redis: drain with async bodies / {BEST_KEEPER}": "server and worker share the cores",
-    "PostgreSQL: drain at a backlog of 1,000,000 / 10,000": (
-        "a million rows and their indexes are several times the buffers, so pages come from the system's "
-        "memory, and each goes whole into the log at its first change after a checkpoint"
-    ),
     "Redis: drain with sync bodies / raw limit": _THREAD,
     "Redis: drain at a backlog of 1,000,000 / 10,000": (
         "a value that is replaced is freed, so what a script hands to its commands lies all over the memory "

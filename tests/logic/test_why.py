@@ -44,6 +44,7 @@ FAILED = replace(TASK, status=TaskStatus.FAILED, error=BOOM, finished_at=at(-9))
 # fmt: off
 @pytest.mark.parametrize(("facts", "because", "says"), [
     (Facts(FAILED, NOW),                                        Because.ENDED, "FAILED since 2026-01-01 11:59:51+00:00: error: ValueError: boom"),
+    (Facts(replace(FAILED, status=TaskStatus.CANCELLED, error=TaskError("Cancelled", "while it ran", kind="cancelled")), NOW), Because.ENDED, "11:59:51+00:00: Cancelled: while it ran"),
     (Facts(RUNNING, NOW, workers=IDLE),                         Because.RUNNING, "worker ann holds it since 2026-01-01 10:58:20+00:00 (1 h 1 min)"),
     (Facts(RUNNING, NOW, workers=(replace(worker(), blocked_s=75.0),)), Because.RUNNING, "event loop of that worker has not moved for 1 min 15 s"),
     (Facts(TASK, NOW, workers=(replace(worker(busy=4), blocked_s=75.0),)), Because.FULL, "nothing moves on ann: its event loop is blocked"),

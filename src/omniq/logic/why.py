@@ -82,7 +82,8 @@ def at_a_glance(
 def _ended(task: Task) -> Reason:
     text = f"it is {task.status} since {_moment(task.finished_at)}"
     if task.error is not None:
-        text += f": {task.error.kind}: {task.error}"
+        kind, kind_of_error = task.error.kind, task.error.type.lower()
+        text += f": {task.error}" if kind == kind_of_error else f": {kind}: {task.error}"
     again = task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED)
     return Reason(Because.ENDED, text, "retry it to run it again" if again else "")
 
@@ -186,9 +187,7 @@ def _due(facts: Facts, able: Sequence[WorkerInfo]) -> list[Reason]:
             "the only worker that serves it" if len(able) == 1 else f"the {len(able)} workers that serve it"
         )
         text = f"all {most} processes of {whose} are taken"
-        reasons.append(
-            Reason(Because.FULL, text, "give the process pool more workers, or start another worker")
-        )
+        reasons.append(Reason(Because.FULL, text, "raise --task-processes, or start another worker"))
     if facts.ahead > 0:
         many = f"more than {facts.ahead - 1:,}" if facts.ahead >= facts.most_ahead else f"{facts.ahead:,}"
         others = "other" if facts.ahead == 1 else "others"

@@ -139,7 +139,9 @@ async def beat(database: Path) -> None:
     async with SQLiteStorage(database, durability="relaxed") as storage:
         for name, info in WORKERS.items():
             pools = (processes("video-311", now),) if name == "render" else ()
-            await storage.beat(replace(info, started_at=now - timedelta(hours=19), pools=pools))
+            busy = len(await storage.held(info.id))
+            started_at = now - timedelta(hours=19)
+            await storage.beat(replace(info, started_at=started_at, pools=pools, in_flight=busy))
 
 
 async def failed_twice(storage: SQLiteStorage, clock: Moved, now: datetime) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 from omniq.cli.glance import glance
 from omniq.storage import SQLiteStorage
-from omniq.task import Settlement, Task, TaskError, TaskStatus
+from omniq.task import Settlement, Task, TaskError, TaskStatus, WorkerInfo
 from tests.cli.site import OMNIQ, Site, call, until, until_status
 
 URL = "sqlite:///jobs.db"
@@ -137,6 +137,18 @@ async def test_what_is_seen_is_bounded(site: Site) -> None:
         seen = await glance(store)
     assert len(seen.queues) == 90
     assert len(seen.tasks) == 50
+
+
+async def test_what_waits_says_what_holds_it_up_however_long_its_name(site: Site) -> None:
+    async with site.store() as store:
+        await store.enqueue_many([Task("jobs." + "x" * 60 + ".end", queue="a"), Task("jobs.b", queue="b")])
+        await store.pause("b")
+        await store.beat(WorkerInfo("w", "w", "host", 1, ("b",), 4, 0, None, None, store.clock.now()))
+        seen = await glance(store)
+    assert seen.lines[0] == "1 worker, 0 of 4 slots busy"
+    assert {row.cells[2]: row.cells[-1] for row in seen.tasks} == {"a": "unserved queue", "b": "paused"}
+    [long] = [row.cells[1] for row in seen.tasks if row.cells[2] == "a"]
+    assert (len(long), long[0], long[-4:]) == (36, "…", ".end")
 
 
 def test_without_a_terminal_it_says_what_to_use(site: Site) -> None:

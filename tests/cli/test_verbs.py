@@ -92,7 +92,8 @@ async def test_queues_pause_resume(site: Site) -> None:
     async with site.store() as store:
         await store.enqueue_many([call("nap", "a", queue="mail"), call("nap", "b", queue="mail")])
         await fail(store)
-        assert site.run("pause", "mail", "empty", "--url", URL).stdout == "mail paused\nempty paused\n"
+        paused = site.run("pause", "mail", "empty", "--url", URL)
+        assert (paused.stdout, paused.stderr) == ("mail paused\nempty paused\n", "queue empty has no tasks\n")
         assert await store.paused() == {"mail", "empty"}
         listed = {one["queue"]: one for one in json.loads(site.run("queues", "--json", "--url", URL).stdout)}
         assert listed["mail"] | {"x": 0} == {
@@ -104,7 +105,9 @@ async def test_queues_pause_resume(site: Site) -> None:
         assert [line.split()[:2] for line in lines] == [
             ["default", "open"], ["empty", "paused"], ["mail", "paused"],
         ]  # fmt: skip
-        site.run("resume", "mail", "--url", URL)
+        typo = site.run("resume", "mial", "--url", URL)
+        assert (typo.stdout, typo.stderr) == ("mial open\n", "queue mial has no tasks; did you mean mail?\n")
+        assert site.run("resume", "mail", "--url", URL).stderr == ""
         assert await store.paused() == {"empty"}
         bad = site.run("pause", "default", "no such name", "--url", URL)
         assert (bad.returncode, len(bad.stderr.splitlines())) == (2, 1)

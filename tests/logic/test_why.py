@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from omniq.logic.why import Because, Facts, why
+from omniq.logic.why import Because, Facts, at_a_glance, why
 from omniq.reports import PoolInfo
 from omniq.task import Run, RunOutcome, Task, TaskError, TaskStatus, WorkerInfo, replace
 
@@ -44,6 +44,7 @@ FAILED = replace(TASK, status=TaskStatus.FAILED, error=BOOM, finished_at=at(-9))
 # fmt: off
 @pytest.mark.parametrize(("facts", "because", "says"), [
     (Facts(FAILED, NOW),                                        Because.ENDED, "FAILED since 2026-01-01 11:59:51+00:00: error: ValueError: boom"),
+    (Facts(replace(FAILED, status=TaskStatus.CANCELLED, error=TaskError("Cancelled", "while it ran", kind="cancelled")), NOW), Because.ENDED, "11:59:51+00:00: Cancelled: while it ran"),
     (Facts(RUNNING, NOW, workers=IDLE),                         Because.RUNNING, "worker ann holds it since 2026-01-01 10:58:20+00:00 (1 h 1 min)"),
     (Facts(RUNNING, NOW, workers=(replace(worker(), blocked_s=75.0),)), Because.RUNNING, "event loop of that worker has not moved for 1 min 15 s"),
     (Facts(TASK, NOW, workers=(replace(worker(busy=4), blocked_s=75.0),)), Because.FULL, "nothing moves on ann: its event loop is blocked"),
@@ -58,13 +59,13 @@ FAILED = replace(TASK, status=TaskStatus.FAILED, error=BOOM, finished_at=at(-9))
     (Facts(TASK, NOW, workers=(worker(functions=("jobs.other",)),)), Because.UNKNOWN_FUNCTION, "knows jobs.resize"),
     (Facts(TASK, NOW, workers=(worker(functions=("jobs.*",)),)), Because.NEXT, "nothing is in its way"),
     (Facts(AHEAD, NOW, workers=IDLE),                           Because.SCHEDULED, "ahead: 2026-01-01 12:01:30"),
-    (Facts(BACKOFF, NOW, (run(RunOutcome.RETRIED),), workers=IDLE), Because.BACKOFF, "until 2026-01-01 12:01:30+00:00 after ValueError: boom (failure 2, of at most 4)"),
+    (Facts(BACKOFF, NOW, (run(RunOutcome.RETRIED),), workers=IDLE), Because.BACKOFF, "until 2026-01-01 12:01:30+00:00 (in 1 min 30 s) after ValueError: boom (failure 2, of at most 4)"),
     (Facts(replace(AHEAD, losses=2), NOW, (run(RunOutcome.LOST),), workers=IDLE), Because.AFTER_LOSS, "(2 so far)"),
     (Facts(replace(AHEAD, losses=1), NOW, (run(RunOutcome.DIED),), workers=IDLE), Because.AFTER_LOSS, "(1 so far)"),
     (Facts(AHEAD, NOW, (run(RunOutcome.GIVEN_BACK),), workers=IDLE), Because.GIVEN_BACK, "worker ann gave it back"),
     (Facts(replace(TASK, suspicions=1), NOW, workers=IDLE),     Because.SUSPECT, "a process of its own"),
     (Facts(TASK, NOW, workers=(worker(busy=4),)),               Because.FULL, "4 of 4 taken, on the only worker"),
-    (Facts(TASK, NOW, workers=(replace(worker(), pools=(POOL,)),)), Because.FULL, "all 2 processes of the 1 workers"),
+    (Facts(TASK, NOW, workers=(replace(worker(), pools=(POOL,)),)), Because.FULL, "all 2 processes of the only worker"),
     (Facts(TASK, NOW, workers=(replace(worker(), pools=(replace(POOL, free=1),)),)), Because.NEXT, "nothing is in its way"),
     (Facts(TASK, NOW, workers=(replace(worker(), pools=(replace(POOL, queues=("video",)),)),)), Because.NEXT, "nothing is in its way"),
     (Facts(TASK, NOW, workers=(replace(worker(), pools=(POOL,)), worker())), Because.NEXT, "nothing is in its way"),
@@ -93,3 +94,23 @@ def test_reasons_are_given_in_the_order_in_which_they_must_go() -> None:
         Because.UNSERVED_QUEUE,
         Because.BACKOFF,
     ]
+
+
+# fmt: off
+@pytest.mark.parametrize(("paused", "workers", "because"), [
+    ({"mail"}, (),                                                  Because.PAUSED),
+    ({"video"}, (),                                                 Because.UNSERVED_QUEUE),
+    (set(), (worker(-61),),                                         Because.UNSERVED_QUEUE),
+    (set(), (worker(queues=("video",)),),                           Because.UNSERVED_QUEUE),
+    (set(), (worker(functions=("jobs.other",)),),                   Because.UNKNOWN_FUNCTION),
+    (set(), (worker(busy=4),),                                      Because.FULL),
+    (set(), (worker(busy=4), replace(worker(), pools=(POOL,))),     Because.FULL),
+    (set(), (worker(busy=4), worker(-61)),                          Because.FULL),  # who is not heard of has no slots
+    (set(), (worker(busy=4), worker()),                             None),
+])  # fmt: skip
+def test_at_a_glance_it_is_said_in_the_same_words(
+    paused: set[str], workers: tuple[WorkerInfo, ...], because: Because | None
+) -> None:
+    assert at_a_glance("mail", TASK.func_path, paused, workers, NOW) == because
+    [first, *_] = why(Facts(TASK, NOW, paused=frozenset(paused), workers=workers))
+    assert first.because == (because or Because.NEXT)

@@ -14,6 +14,10 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("a.c", {"timeout": 3.0}),
     ("a.c", {"timeout": 3.0}),
     ("a.c", {"headers": {"by": "ann"}}),
+    ("a.c", {"headers": {"by": "bob"}}),  # as calls are where traces are on: the headers alone differ
+    ("a.c", {"headers": {"by": "bob"}}),
+    ("a.c", {}),
+    ("a.c", {"headers": {"by": "ann"}}),
     ("a.c", {"unique_key": "one"}),
     ("a.c", {"max_retries": 0}),
     ("a.c", {"result_ttl": 5.0}),

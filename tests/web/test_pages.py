@@ -162,6 +162,22 @@ def test_a_queue_is_paused_and_resumed_and_the_page_follows(desk: Desk) -> None:
     assert "mail" not in desk.do(lambda storage: storage.paused())
 
 
+def test_what_holds_a_queue_up_is_said_wherever_it_is_seen(desk: Desk) -> None:
+    desk.put(
+        Task("shop.thumb", id="thumb", queue="thumbs"), Task("shop.letter", id="letter", queue="letters")
+    )
+    desk.do(lambda storage: storage.pause("letters"))
+    for queue, word in (("thumbs", "unserved queue"), ("letters", "paused")):
+        desk.open()
+        desk.page.locator("#late tr", has_text=queue).locator(".pill", has_text=word).wait_for()
+        desk.page.locator(f'tr[data-queue="{queue}"] .pill', has_text=word).wait_for()
+        desk.open(f"tasks?queue={queue}")
+        desk.page.locator("td.wide .pill", has_text=word).wait_for()
+    desk.do(lambda storage: storage.resume("letters"))
+    for task_id in ("thumb", "letter"):  # nobody serves them: sooner or later that is a problem on every page
+        desk.do(lambda storage, task_id=task_id: storage.cancel(task_id))
+
+
 def test_a_schedule_is_paused_resumed_and_run(desk: Desk) -> None:
     async def work(storage: SQLiteStorage) -> None:
         call = Task("shop.report", queue="reports")

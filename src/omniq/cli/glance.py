@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from omniq.cli.text import safe
 from omniq.logic.health import is_silent, judge
+from omniq.logic.why import at_a_glance
 from omniq.storage.base import BaseStorage
 from omniq.storage.facts import vital_signs
 from omniq.storage.tallying import counted, rated
@@ -16,6 +17,7 @@ from omniq.task import Task, TaskFilter, TaskStatus
 
 RATES_OVER: Final = timedelta(minutes=5)
 SHOWN: Final = 50  # of each kind of task
+NAME_CHARS: Final = 36
 
 
 class QueueRow(Struct, frozen=True):
@@ -54,7 +56,8 @@ async def glance(storage: BaseStorage) -> Glance:
     tasks = [_task(task, "running", task.started_at, task.owner or "", now) for task in longest]
     for head in heads[:SHOWN]:
         state = "paused" if head.queue in paused else "waiting"
-        cells = (state, safe(head.func_path), safe(head.queue), span(head.due_at, now), "")
+        because = at_a_glance(head.queue, head.func_path, paused, workers, now) or ""
+        cells = (state, _name(head.func_path), _name(head.queue), span(head.due_at, now), because)
         tasks.append(TaskRow(head.task_id, cells))
     for task in failed:
         tasks.append(_task(task, "failed", task.finished_at, task.error.type if task.error else "", now))
@@ -63,7 +66,7 @@ async def glance(storage: BaseStorage) -> Glance:
     slots = sum(one.concurrency for one in living)
     running = sum(of[TaskStatus.RUNNING] for of in counts.values())
     lines = [
-        f"{len(living)} workers, {running} of {slots} slots busy",
+        f"{len(living)} {'worker' if len(living) == 1 else 'workers'}, {running} of {slots} slots busy",
         f"in 5 min: {rates.enqueued} enqueued, {rates.succeeded} done, {rates.failed} failed, "
         f"{rates.retried} retried, {rates.lost} lost",
         *(safe(one) for one in (*health.problems, *health.notes)),
@@ -82,7 +85,13 @@ def _queue(
 def _task(task: Task, state: str, since: datetime | None, note: str, now: datetime) -> TaskRow:
     if task.cancel_requested:
         state = "cancelling"
-    return TaskRow(task.id, (state, safe(task.func_path), safe(task.queue), span(since, now), safe(note)))
+    return TaskRow(task.id, (state, _name(task.func_path), _name(task.queue), span(since, now), safe(note)))
+
+
+def _name(text: str) -> str:
+    """Its end says most. What is longer would push whoever holds it off the screen."""
+    shown = safe(text)
+    return shown if len(shown) <= NAME_CHARS else f"…{shown[1 - NAME_CHARS :]}"
 
 
 def span(since: datetime | None, now: datetime) -> str:

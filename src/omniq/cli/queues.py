@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,9 +68,15 @@ def resume(names: tuple[str, ...], as_json: bool, url: str | None) -> None:
 
 async def _each_queue(storage: BaseStorage, names: tuple[str, ...], as_json: bool, *, paused: bool) -> None:
     from omniq.cli.output import print_json
+    from omniq.cli.text import safe
 
+    known = {*await storage.counts(), *await storage.paused()}
     for name in names:
         await (storage.pause if paused else storage.resume)(name)
+        if name not in known:  # done all the same: its tasks may come later, or it is a typing error
+            near = get_close_matches(name, known, n=1)
+            meant = f"; did you mean {safe(near[0])}?" if near else ""
+            click.echo(f"queue {name} has no tasks{meant}", err=True)
         if not as_json:
             sys.stdout.write(f"{name} {'paused' if paused else 'open'}\n")
     if as_json:

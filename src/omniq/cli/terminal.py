@@ -18,7 +18,8 @@ from omniq.task import TaskStatus
 
 LOOK_EVERY_S: Final = 1.0
 QUEUE_HEADS: Final = ("QUEUE", "STATE", *TaskStatus, "OLDEST DUE")
-TASK_HEADS: Final = ("STATE", "TASK", "QUEUE", "FOR", "WORKER OR ERROR")
+TASK_HEADS: Final = ("STATE", "TASK", "QUEUE", "FOR", "WORKER, ERROR OR WHY")
+FIGURES: Final = {*TaskStatus, "OLDEST DUE", "FOR"}  # these line up at the right
 
 
 class Top(App[None]):
@@ -51,8 +52,9 @@ class Top(App[None]):
         yield Footer()
 
     async def on_mount(self) -> None:
-        self._table("queues").add_columns(*QUEUE_HEADS)
-        self._table("tasks").add_columns(*TASK_HEADS)
+        for name, heads in (("queues", QUEUE_HEADS), ("tasks", TASK_HEADS)):
+            for head in heads:
+                self._table(name).add_column(_cell(head, head), key=head)
         self._table("tasks").focus()
         self.set_interval(LOOK_EVERY_S, self._look)
         await self._look()
@@ -88,7 +90,8 @@ class Top(App[None]):
         for key, cells in rows:
             if unique.get(key) is cells:
                 # As it is: names are other people's, and must not be read as markup.
-                table.add_row(*(Text(cell, no_wrap=True) for cell in cells), key=key)
+                heads = QUEUE_HEADS if name == "queues" else TASK_HEADS
+                table.add_row(*map(_cell, heads, cells), key=key)
         if chosen is not None and chosen in unique:
             table.move_cursor(row=table.get_row_index(chosen))
 
@@ -133,3 +136,7 @@ class Top(App[None]):
         else:
             self.notify(safe(done), markup=False)
         await self._look()
+
+
+def _cell(head: str, text: str) -> Text:
+    return Text(text, no_wrap=True, justify="right" if head in FIGURES else "left")

@@ -5,7 +5,7 @@ By the predicates of the claim itself: whatever keeps a claim from handing a tas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -62,13 +62,28 @@ def why(facts: Facts) -> list[Reason]:
     return _waiting(facts)
 
 
+def at_a_glance(
+    queue: str, func_path: str, paused: Collection[str], workers: Sequence[WorkerInfo], now: datetime
+) -> Because | None:
+    """What keeps a due task waiting, as far as its queue and the latest beats tell; `why` says all of it."""
+    if queue in paused:
+        return Because.PAUSED
+    serving, able = _who_could(queue, func_path, workers, now)
+    if not serving:
+        return Because.UNSERVED_QUEUE
+    if not able:
+        return Because.UNKNOWN_FUNCTION
+    return Because.FULL if all(_is_full(one) or _lacks_processes(one, queue) for one in able) else None
+
+
 # --- it ended, or it runs ------------------------------------------------------------------------
 
 
 def _ended(task: Task) -> Reason:
     text = f"it is {task.status} since {_moment(task.finished_at)}"
     if task.error is not None:
-        text += f": {task.error.kind}: {task.error}"
+        kind, kind_of_error = task.error.kind, task.error.type.lower()
+        text += f": {task.error}" if kind == kind_of_error else f": {kind}: {task.error}"
     again = task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED)
     return Reason(Because.ENDED, text, "retry it to run it again" if again else "")
 
@@ -109,8 +124,7 @@ def _waiting(facts: Facts) -> list[Reason]:
         reasons.append(Reason(Because.EXPIRED, f"it expired {_moment(task.expires_at)} and is about to end"))
     if task.queue in facts.paused:
         reasons.append(Reason(Because.PAUSED, f"queue {task.queue} is paused", f"resume queue {task.queue}"))
-    serving = [one for one in facts.workers if _lives(one, now) and serves(one, task.queue)]
-    able = [one for one in serving if knows(one.functions, task.func_path)]
+    serving, able = _who_could(task.queue, task.func_path, facts.workers, now)
     if not serving:
         reasons.append(
             Reason(
@@ -137,6 +151,8 @@ def _waiting(facts: Facts) -> list[Reason]:
 def _later(facts: Facts) -> Reason:
     """Its eta is ahead: who moved it there?"""
     task, until = facts.task, _moment(facts.task.eta)
+    if task.eta is not None:
+        until += f" (in {_span((task.eta - facts.now).total_seconds())})"
     last = facts.history[-1] if facts.history else None
     if last is not None and last.outcome is RunOutcome.RETRIED and task.error is not None:
         text = f"it waits until {until} after {task.error} (failure {task.attempts}, of at most "
@@ -156,7 +172,7 @@ def _due(facts: Facts, able: Sequence[WorkerInfo]) -> list[Reason]:
     if task.suspicions > 0:
         text = f"in flight when a worker died ({task.suspicions} so far): it waits for a process of its own"
         reasons.append(Reason(Because.SUSPECT, text))
-    if able and all(one.in_flight >= one.concurrency for one in able):
+    if able and all(_is_full(one) for one in able):
         slots = sum(one.concurrency for one in able)
         where = "the only worker that serves it" if len(able) == 1 else f"{len(able)} workers that serve it"
         text = f"no slot is free: {slots} of {slots} taken, on {where}"
@@ -165,12 +181,13 @@ def _due(facts: Facts, able: Sequence[WorkerInfo]) -> list[Reason]:
             text += f"; nothing moves on {blocked[0]}: its event loop is blocked"
             do = "its log says what blocks the loop; start another worker"
         reasons.append(Reason(Because.FULL, text, do))
-    elif able and all(one.in_flight >= one.concurrency or _lacks_processes(one, task) for one in able):
+    elif able and all(_is_full(one) or _lacks_processes(one, task.queue) for one in able):
         most = sum(pool.most for one in able for pool in one.pools if task.queue in pool.queues)
-        text = f"all {most} processes of the {len(able)} workers that serve it are taken"
-        reasons.append(
-            Reason(Because.FULL, text, "give the process pool more workers, or start another worker")
+        whose = (
+            "the only worker that serves it" if len(able) == 1 else f"the {len(able)} workers that serve it"
         )
+        text = f"all {most} processes of {whose} are taken"
+        reasons.append(Reason(Because.FULL, text, "raise --task-processes, or start another worker"))
     if facts.ahead > 0:
         many = f"more than {facts.ahead - 1:,}" if facts.ahead >= facts.most_ahead else f"{facts.ahead:,}"
         others = "other" if facts.ahead == 1 else "others"
@@ -191,9 +208,21 @@ def serves(worker: WorkerInfo, queue: str) -> bool:
     return worker.queues is None or queue in worker.queues
 
 
-def _lacks_processes(worker: WorkerInfo, task: Task) -> bool:
+def _who_could(
+    queue: str, func_path: str, workers: Sequence[WorkerInfo], now: datetime
+) -> tuple[list[WorkerInfo], list[WorkerInfo]]:
+    """The living workers that serve the queue, and those of them that know the function."""
+    serving = [one for one in workers if _lives(one, now) and serves(one, queue)]
+    return serving, [one for one in serving if knows(one.functions, func_path)]
+
+
+def _is_full(worker: WorkerInfo) -> bool:
+    return worker.in_flight >= worker.concurrency
+
+
+def _lacks_processes(worker: WorkerInfo, queue: str) -> bool:
     """It claims no more from this queue than it has free processes, and it has none."""
-    return any(task.queue in pool.queues and pool.free <= 0 for pool in worker.pools)
+    return any(queue in pool.queues and pool.free <= 0 for pool in worker.pools)
 
 
 def _moment(moment: datetime | None) -> str:

@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Any, Final
 
 from omniq.logic.health import is_silent, judge
-from omniq.logic.why import Reason
+from omniq.logic.why import Reason, at_a_glance
 from omniq.reports import PoolInfo
 from omniq.schedule import Schedule
 from omniq.storage.base import BaseStorage
-from omniq.storage.facts import look_at, signs_in
+from omniq.storage.facts import Look, look_at, signs_in
 from omniq.storage.tallying import counted, minute_of, rated
 from omniq.task import Head, Run, Tally, Task, TaskError, TaskStatus, Timing, WorkerInfo
 from omniq.web import redacting
@@ -178,14 +178,15 @@ def schedule(one: Schedule) -> dict[str, Any]:
     }
 
 
-def head(one: Head, paused: set[str]) -> dict[str, Any]:
+def head(one: Head, look: Look) -> dict[str, Any]:
     return {
         "id": one.task_id,
         "func": one.func_path,
         "queue": one.queue,
         "priority": one.priority,
         "due_at": moment(one.due_at),
-        "paused": one.queue in paused,
+        "paused": one.queue in look.paused,
+        "because": at_a_glance(one.queue, one.func_path, look.paused, look.workers, look.now),
     }
 
 
@@ -241,7 +242,7 @@ def series(tallies: Iterable[Tally], now: datetime) -> list[dict[str, Any]]:
 async def overview(storage: BaseStorage) -> dict[str, Any]:
     """Everything of the first page; its cost does not grow with the store."""
     look = await look_at(storage)
-    now, tallies, paused, workers = look.now, look.tallies, look.paused, look.workers
+    now, tallies, workers = look.now, look.tallies, look.workers
     counts = counted(tallies)
     heads = sorted(look.heads, key=lambda one: one.due_at)
     longest = await storage.longest_running(RUNNING_SHOWN)
@@ -255,8 +256,8 @@ async def overview(storage: BaseStorage) -> dict[str, Any]:
             "problems": first_of(health.problems),
             "notes": first_of(health.notes),
         },
-        "queues": queues(counts, tallies, heads, paused, now),
-        "queue_count": len({*counts, *paused}),
+        "queues": queues(counts, heads, look),
+        "queue_count": len({*counts, *look.paused}),
         "held": held(counts),
         "rates": {
             "over_s": rates.over_s,
@@ -269,7 +270,7 @@ async def overview(storage: BaseStorage) -> dict[str, Any]:
         "totals": totals(tallies),
         "series": series(tallies, now),
         "timings": timings(await storage.timings(SAMPLE)),
-        "late": [head(one, paused) for one in heads[:LATE_SHOWN]],
+        "late": [head(one, look) for one in heads[:LATE_SHOWN]],
         "longest": [brief(task, now) for task in longest],
         "workers": {
             "known": len(workers),
@@ -288,16 +289,12 @@ def totals(tallies: Iterable[Tally]) -> dict[str, int]:
 
 
 def queues(
-    counts: dict[str, dict[TaskStatus, int]],
-    tallies: Sequence[Tally],
-    heads: Sequence[Head],
-    paused: set[str],
-    now: datetime,
+    counts: dict[str, dict[TaskStatus, int]], heads: Sequence[Head], look: Look
 ) -> list[dict[str, Any]]:
     """Those that need a look, if there are too many to show: paused, waiting, or just at work."""
-    recent = minute_of(now) - timedelta(minutes=5)
+    paused, recent = look.paused, minute_of(look.now) - timedelta(minutes=5)
     ended, failed = dict[str, int](), dict[str, int]()
-    for tally in tallies:
+    for tally in look.tallies:
         if tally.minute >= recent:
             ended[tally.queue] = ended.get(tally.queue, 0) + tally.succeeded + tally.given_up
             failed[tally.queue] = failed.get(tally.queue, 0) + tally.given_up
@@ -316,7 +313,7 @@ def queues(
             "counts": {str(s): n for s, n in counts.get(name, none).items()},
             "ended_5m": ended.get(name, 0),
             "failed_5m": failed.get(name, 0),
-            "oldest": head(oldest[name], paused) if name in oldest else None,
+            "oldest": head(oldest[name], look) if name in oldest else None,
         }
         for name in names
     ]

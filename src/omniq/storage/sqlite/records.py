@@ -39,8 +39,8 @@ NUMBERS: Final = {status: number for number, status in enumerate(STATUSES)}
 # In the order of `_Waiting`, and of what `_Record` adds.
 WAITING: Final = (
     "seq, id, func_path, coalesce(payload, (SELECT payload FROM omniq_body b WHERE b.seq = t.seq)), queue, "
-    "priority, eta, expires_at, interval, timeout, max_retries, max_losses, unique_key, headers, on_failure, "
-    "result_ttl, epoch, attempts, losses, suspicions, enqueued_at"
+    "priority, eta, expires_at, interval, timeout, max_retries, max_losses, unique_key, on_failure, "
+    "result_ttl, epoch, attempts, losses, suspicions, headers, enqueued_at"
 )
 _RECORD: Final = (
     "status, owner, cancel_requested, error, progress, started_at, finished_at, "
@@ -160,13 +160,13 @@ class _Waiting(Struct, array_like=True, frozen=True, gc=False):
     max_retries: _Count
     max_losses: _Count
     unique_key: str | None
-    headers: str | None
     on_failure: OnFailure
     result_ttl: _Seconds | None
     epoch: _Tally
     attempts: _Tally
     losses: _Tally
     suspicions: _Tally
+    headers: str | None
     enqueued_at: _Moment
 
 
@@ -187,10 +187,10 @@ class _Record(_Waiting, array_like=True, frozen=True, gc=False):
     isolates: int
 
 
-# Of a row as `_Waiting` reads it: all but its number, its id, its call, and when it was enqueued.
-_OPTIONS: Final = slice(4, _Waiting.__struct_fields__.index("enqueued_at"))
+# Of a row as `_Waiting` reads it: all but what each task has of its own.
+_OPTIONS: Final = slice(4, -2)
 assert _Waiting.__struct_fields__[:4] == ("seq", "id", "func_path", "payload")
-assert _Waiting.__struct_fields__[-1] == "enqueued_at"
+assert _Waiting.__struct_fields__[-2:] == ("headers", "enqueued_at")
 _NONSENSE: Final = (TypeError, ValueError, IndexError, OverflowError, msgspec.MsgspecError)
 
 
@@ -219,16 +219,23 @@ def _waiting_tasks(rows: list[tuple[Any, ...]], waiting: list[_Waiting]) -> list
     tasks: list[StoredTask] = []
     task, path, options = None, None, None
     at, at_micros = EPOCH, 0
+    headers, headers_text = {}, None
     for row, one in zip(rows, waiting, strict=True):
         own_options = row[_OPTIONS]
         if task is not None and own_options == options and one.func_path == path:
             if one.enqueued_at != at_micros:  # those of one call have come at the same moment
                 at, at_micros = moment_of(one.enqueued_at), one.enqueued_at
-            task = replace(task, seq=one.seq, id=one.id, payload=one.payload, enqueued_at=at)
+            if one.headers != headers_text:  # where traces are on, each call has its own
+                headers, headers_text = _headers(one), one.headers
+            task = replace(task, seq=one.seq, id=one.id, payload=one.payload, headers=headers, enqueued_at=at)
         else:
             task, path, options = _waiting_task(one), one.func_path, own_options
         tasks.append(task)
     return tasks
+
+
+def _headers(one: _Waiting) -> dict[str, str]:
+    return {} if one.headers is None else read_headers.decode(one.headers)
 
 
 def _waiting_task(one: _Waiting) -> StoredTask:
@@ -246,7 +253,7 @@ def _waiting_task(one: _Waiting) -> StoredTask:
         max_retries=one.max_retries,
         max_losses=one.max_losses,
         unique_key=one.unique_key,
-        headers={} if one.headers is None else read_headers.decode(one.headers),
+        headers=_headers(one),
         on_failure=one.on_failure,
         result_ttl=one.result_ttl,
         epoch=one.epoch,

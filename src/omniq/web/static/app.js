@@ -139,7 +139,8 @@ function drawStatus(trouble) {
   const word = !state.live ? "disconnected" : health?.ok ? "healthy" : "needs a look";
   const cls = !state.live ? "off" : health?.ok ? "good" : "bad";
   const title = trouble || (health?.problems || []).join("\n") || state.session.store;
-  say(status, `${word} ${title}`, h("span", { class: `dot ${cls}` }), h("span", { title }, word));
+  say(status, word, h("span", { class: `dot ${cls}` }), h("span", {}, word));
+  status.title = title; // which counts the seconds that something is late
   drawTrouble(trouble);
 }
 

@@ -30,7 +30,7 @@ function scale(top) {
 
 function minutes(points, width) {
   return points.map((p, i) => [p, i]).filter(([p]) => new Date(p.at).getMinutes() % 15 === 0).map(([p, i]) =>
-    s("text", { x: LEFT + i * width + width / 2, y: H - 3, class: "tick", "text-anchor": "middle" }, clock(p.at)));
+    s("text", { x: Math.min(LEFT + i * width + width / 2, W - 15), y: H - 3, class: "tick", "text-anchor": "middle" }, clock(p.at)));
 }
 
 function card(title, legend, label, ...marks) {
@@ -74,7 +74,7 @@ export function area(title, points, name, cls, label) {
     s("polyline", { points: line, class: `line ${cls}` }), ...zones, ...minutes(points, width));
 }
 
-const upTo = (to, before) => (to === null ? `> ${before >= 60 ? `${Math.round(before / 60)} min` : `${before} s`}` : to < 1 ? `${to * 1000} ms` : to >= 60 ? `${Math.round(to / 60)} min` : `${to} s`);
+const upTo = (to, before) => (to === null ? `> ${before >= 120 ? `${Math.round(before / 60)} min` : `${before} s`}` : to < 1 ? `${to * 1000} ms` : to >= 120 ? `${Math.round(to / 60)} min` : `${to} s`);
 
 // How many waited, and ran, so long: two bars for each time.
 export function times(title, spread, of) {
@@ -85,7 +85,7 @@ export function times(title, spread, of) {
     const label = upTo(one.to_s, i ? spread[i - 1].to_s : 0), x = LEFT + i * width;
     const bar = (value, cls, word, left) => s("rect", { x: left, width: half, y: y(value, top), height: y(0, top) - y(value, top), class: cls, rx: 1.5 }, s("title", {}, `${number(value)} ${word} ${one.to_s === null ? "" : "up to "}${label}`));
     return [bar(one.waited, "c-warn", "waited", x + width * 0.1), bar(one.ran, "c-accent", "ran", x + width * 0.52),
-      isPhone() && i % 2 ? null : s("text", { x: x + width / 2, y: H - 3, class: "tick", "text-anchor": "middle" }, label)];
+      isPhone() && i % 2 ? null : s("text", { x: Math.min(x + width / 2, W - 20), y: H - 3, class: "tick", "text-anchor": "middle" }, label)];
   });
   return card(title, [key("c-warn", "waited"), key("c-accent", "ran"), h("span", {}, `the latest ${number(of)}`)], "by how long", ...scale(top), ...marks.filter(Boolean));
 }

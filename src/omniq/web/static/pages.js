@@ -10,6 +10,7 @@ const table = (heads, rows, empty) => h("div", { class: "scroll" }, h("table", {
 const tile = (label, value, note, cls) => h("div", { class: `card tile ${cls || ""}` },
   h("div", { class: "label" }, label), h("div", { class: "value" }, value), h("div", { class: "note" }, note));
 
+const progressed = ([done, all]) => (all ? `${number(done)} of ${number(all)}` : number(done));
 const part = (text) => [h("span", { class: "part" }, text), " "];
 
 // --- overview ------------------------------------------------------------------------------------
@@ -44,10 +45,10 @@ function problems(seen) {
 }
 
 function late(seen) {
-  return h("section", { class: "card", id: "late" }, h("h2", {}, "Waiting longest"),
-    table(["Task", "Queue", ["Due for", "num"]], seen.late.map((one) => h("tr", { class: (nowMs() - new Date(one.due_at)) / 1000 > LATE_S ? "late" : "" },
+  return h("section", { class: "card", id: "late" }, h("h2", {}, "Waiting longest ", seen.late.length ? h("span", { class: "note" }, "the first of each queue") : null),
+    table(["Task", "Queue", ["Due for", "num"]], seen.late.map((one) => h("tr", { class: !one.paused && (nowMs() - new Date(one.due_at)) / 1000 > LATE_S ? "late" : "" },
       h("td", {}, taskLink(one)),
-      h("td", { class: "wrap" }, h("a", { href: `#/tasks?status=PENDING&queue=${encodeURIComponent(one.queue)}` }, one.queue), " ", one.paused && pill("paused"), one.priority ? ` priority ${one.priority}` : null),
+      h("td", { class: "wrap" }, h("a", { href: `#/tasks?status=PENDING&queue=${encodeURIComponent(one.queue)}` }, one.queue), " ", one.because && pill(one.because), one.priority ? ` priority ${one.priority}` : null),
       h("td", { class: "num" }, since(one.due_at)))), "Nothing waits."));
 }
 
@@ -76,6 +77,9 @@ async function overview(view) {
 
 // --- queues --------------------------------------------------------------------------------------
 
+// Why nothing of a queue runs, in the words of `why`. A pause counts also where nothing is due.
+const holdsBack = (queue) => (queue.paused ? pill("paused") : queue.oldest?.because ? pill(queue.oldest.because) : null);
+
 function queueTable(view, seen) {
   const cell = (queue, status, less) => h("td", { class: less ? "num less" : "num" }, queue.counts[status]
     ? h("a", { href: `#/tasks?status=${status}&queue=${encodeURIComponent(queue.name)}` }, number(queue.counts[status])) : h("span", { class: "zero" }, "0"));
@@ -87,7 +91,7 @@ function queueTable(view, seen) {
     ? h("button", { type: "button", onclick: act(queue, "resume") }, "Resume")
     : h("button", { type: "button", onclick: act(queue, "pause") }, "Pause"));
   return [table(["Queue", ["Waiting", "num"], ["Running", "num"], ["Failed", "num"], ["Done", "num less"], ["Ended in 5 min", "num less"], ["Oldest due", "num"], ["", "less"]], seen.queues.map((queue) => h("tr", { dataset: { queue: queue.name } },
-    h("td", {}, h("b", {}, queue.name), " ", queue.paused && pill("paused"), h("div", { class: "phone" }, button(queue))),
+    h("td", {}, h("b", {}, queue.name), " ", holdsBack(queue), h("div", { class: "phone" }, button(queue))),
     cell(queue, "PENDING"), cell(queue, "RUNNING"), cell(queue, "FAILED"), cell(queue, "SUCCESS", true),
     h("td", { class: "num less" }, queue.failed_5m ? h("small", { class: "badtext" }, `${number(queue.failed_5m)} failed of `) : null, queue.ended_5m ? number(queue.ended_5m) : h("span", { class: "zero" }, "0")),
     h("td", { class: "num" }, queue.oldest ? h("a", { href: taskHref(queue.oldest.id) }, since(queue.oldest.due_at)) : "–"),
@@ -122,13 +126,21 @@ function errorLine(error) {
   return h("span", { class: "badtext short", title: said.slice(0, 600) }, said.slice(0, 240));
 }
 
-function taskRow(task) {
+// What keeps all of its queue waiting is said beside each: the rest of why is on its own page.
+function byOrWhy(view, task) {
+  if (task.owner) return task.owner;
+  const queue = task.state === "PENDING" && view.state.overview?.queues.find((one) => one.name === task.queue);
+  const because = queue && (queue.paused ? "paused" : queue.oldest?.because);
+  return [because === "paused" || because === "unserved queue" ? pill(because) : null, task.error ? errorLine(task.error) : null];
+}
+
+function taskRow(view, task) {
   return h("tr", {},
-    h("td", {}, taskLink(task), h("small", { class: "id" }, shortId(task.id)), h("div", { class: "phone" }, task.error && !task.owner ? errorLine(task.error) : null)),
+    h("td", {}, taskLink(task), h("small", { class: "id" }, shortId(task.id)), h("div", { class: "phone" }, task.owner ? null : byOrWhy(view, task))),
     h("td", {}, pill(task.state)),
     h("td", { class: "wrap less" }, task.queue),
     h("td", { class: "wrap" }, when(task)),
-    h("td", { class: "wide less" }, task.owner ? task.owner : task.error ? errorLine(task.error) : ""));
+    h("td", { class: "wide less" }, byOrWhy(view, task)));
 }
 
 async function tasks(view) {
@@ -162,7 +174,7 @@ async function tasks(view) {
     more.replaceChildren(h("span", { class: "note" }, "Looking…"));
     const page = await view.ask("tasks", { ...asked(), after }).catch((error) => { more.replaceChildren(...before); throw error; });
     loads += 1;
-    body.append(...page.tasks.map(taskRow));
+    body.append(...page.tasks.map((one) => taskRow(view, one)));
     const count = draw(page);
     // A page can be empty although older tasks match: look on by ourselves for a while.
     return page.after && count < 20 && page.tasks.length < 50 ? page.after : null;
@@ -175,7 +187,7 @@ async function tasks(view) {
     looked = Date.now();
     const page = await view.ask("tasks", asked()).catch(() => null);
     if (!page || loads > 1) return;
-    redraw(body, page.tasks.map(taskRow));
+    redraw(body, page.tasks.map((one) => taskRow(view, one)));
     draw(page);
   };
 }
@@ -223,13 +235,13 @@ function drawTask(view, task) {
   redraw(view.element,
     h("h1", {}, task.func, " ", pill(task.state)),
     h("p", { class: "note" }, h("code", {}, task.id)),
-    first ? h("section", { class: `card why ${first.because.replaceAll(" ", "-")}`, id: "why" }, h("h2", {}, "Why"),
+    first ? h("section", { class: `card why ${first.because.replaceAll(" ", "-")} ${task.status.toLowerCase()}`, id: "why" }, h("h2", {}, "Why"),
       h("p", { class: "because", title: first.text.slice(0, 600) }, first.text), first.do ? h("p", { class: "note" }, `→ ${first.do}`) : null,
       others.length ? h("ul", {}, others.map((one) => h("li", {}, one.text, one.do ? h("small", {}, ` → ${one.do}`) : null))) : null,
       first.because === "full" ? h("p", {}, h("a", { href: "#/workers" }, "See what these slots run")) : null,
       first.because === "paused" && view.state.session.actions ? h("button", { type: "button", class: "primary", onclick: async () => { if (await view.tell("queue/resume", { queue: task.queue }, `${task.queue}: resumed`)) await view.reload(); } }, `Resume ${task.queue}`) : null) : null,
     actions(view, task),
-    done ? h("section", { class: "card" }, h("h2", {}, "Progress"), meter(done[0], done[1] || done[0]), h("p", { class: "note" }, done[1] ? `${number(done[0])} of ${number(done[1])}` : number(done[0]))) : null,
+    done ? h("section", { class: "card" }, h("h2", {}, "Progress"), meter(done[0], done[1] || done[0]), h("p", { class: "note" }, progressed(done))) : null,
     task.error ? h("section", { class: "card", id: "error" }, h("h2", {}, "Error"), errorBox(task.error, "error", task.status === "FAILED")) : null,
     h("section", { class: "card" }, h("dl", { class: "facts" },
       pair("Queue", h("a", { href: `#/tasks?queue=${encodeURIComponent(task.queue)}` }, task.queue)), pair("Priority", task.priority),
@@ -278,7 +290,7 @@ function poolBox(pool, of) {
 
 function slotRow(slot) {
   return h("tr", {}, h("td", {}, taskLink(slot), " ", slot.state === "CANCELLING" && pill("cancelling")), h("td", { class: "wrap less" }, slot.queue), h("td", { class: "num" }, since(slot.started_at)),
-    h("td", {}, slot.progress ? meter(slot.progress[0], slot.progress[1] || slot.progress[0]) : "–"));
+    h("td", {}, slot.progress ? [meter(slot.progress[0], slot.progress[1] || slot.progress[0]), " ", h("small", { class: "note less" }, progressed(slot.progress))] : "–"));
 }
 
 function workerCard(one, wanted) {

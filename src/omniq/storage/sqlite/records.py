@@ -59,17 +59,21 @@ _WRITTEN: Final = (
 )
 _N_GIVEN: Final = _GIVEN.count(",") + 1
 _N_WRITTEN: Final = _WRITTEN.count(",") + 1
-INSERT: Final = (
-    f"INSERT INTO omniq_task (seq, id, {_WRITTEN}) VALUES (?, ?{', ?' * _N_WRITTEN}) ON CONFLICT DO NOTHING"
-)
+AT_ONCE: Final = (50, 10, 1)  # statements for so many rows: each is prepared once
+
+
+def _insert(columns: str, row: str, count: int) -> str:
+    rows = ", ".join([f"({row})"] * count)
+    return f"INSERT INTO omniq_task (seq, id, {columns}) VALUES {rows} ON CONFLICT DO NOTHING"
+
+
+# By how many rows they are for, the most first, as everything that `in_chunks` takes.
+INSERT: Final = {1: _insert(_WRITTEN, f"?, ?{', ?' * _N_WRITTEN}", 1)}
 # Of a new task: what is the same for all of them SQLite need not be told, for two thirds of the price.
 _FRESH: Final = "status, epoch, attempts, losses, suspicions, cancel_requested, isolates"
-INSERT_NEW: Final = (
-    f"INSERT INTO omniq_task (seq, id, {_GIVEN}, {_FRESH}) "
-    f"VALUES (?, ?{', ?' * _N_GIVEN}{', 0' * (_FRESH.count(',') + 1)}) ON CONFLICT DO NOTHING"
-)
+_NEW: Final = f"?, ?{', ?' * _N_GIVEN}{', 0' * (_FRESH.count(',') + 1)}"
+INSERT_NEW: Final = {count: _insert(f"{_GIVEN}, {_FRESH}", _NEW, count) for count in AT_ONCE}
 PUT: Final = f"UPDATE omniq_task SET ({_WRITTEN}) = (?{', ?' * (_N_WRITTEN - 1)}) WHERE seq = ?"
-SETTLED_AT_ONCE: Final = (50, 10, 1)  # statements for so many successes: each is prepared once
 
 
 def _succeed(count: int) -> str:
@@ -87,7 +91,7 @@ def _succeed(count: int) -> str:
     )
 
 
-SUCCEED: Final = {count: _succeed(count) for count in SETTLED_AT_ONCE}
+SUCCEED: Final = {count: _succeed(count) for count in AT_ONCE}
 # Where all of them should hold: their number says whether they do. To be told which would cost a fourth more.
 SUCCEED_ALL: Final = {
     count: text.replace("RETURNING id, queue", "AND queue = ?") for count, text in SUCCEED.items()

@@ -5,7 +5,7 @@ A `SQLiteRows` works on one connection, inside a transaction that its caller beg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -27,7 +27,6 @@ from omniq.storage.sqlite.records import (
     PUT,
     ROW_BYTES,
     SELECT,
-    SETTLED_AT_ONCE,
     SUCCEED,
     SUCCEED_ALL,
     given_of,
@@ -83,12 +82,14 @@ def _plain_successes(settlements: Sequence[Settlement]) -> tuple[list[Any], list
     return values, queues
 
 
-def _in_chunks(values: list[Any]) -> Iterator[tuple[int, list[Any]]]:
-    """Successes as they go into one statement each, and how many."""
+def _in_chunks(
+    values: list[Any], width: int, statements: Mapping[int, str]
+) -> Iterator[tuple[str, int, list[Any]]]:
+    """Rows of so many values each as they go into one statement, and how many: for fewer steps of SQLite."""
     first, end = 0, len(values)
-    for size in SETTLED_AT_ONCE:
-        while (last := first + 4 * size) <= end:
-            yield size, values[first:last]
+    for size, statement in statements.items():
+        while (last := first + width * size) <= end:
+            yield statement, size, values[first:last]
             first = last
 
 
@@ -105,6 +106,8 @@ class SQLiteRows(ClaimRows, LeaseRows, ScheduleRows, MovingRows):
 
     def insert_new(self, tasks: Sequence[StoredTask]) -> bool:
         """Insert all of `tasks` if every id and key is new; otherwise leave everything as it was."""
+        if not tasks:
+            return True
         now = self.now()
         newest, remembers, limits = self.conn.execute(BEFORE_INSERT).fetchone()
         if remembers and self._any_remembered(tasks, now):
@@ -135,12 +138,15 @@ class SQLiteRows(ClaimRows, LeaseRows, ScheduleRows, MovingRows):
         tasks: Sequence[StoredTask],
         status: TaskStatus,
         newest: int | None,
-        statement: str,
+        statements: Mapping[int, str],
         record: Callable[[StoredTask], tuple[Any, ...]],
     ) -> bool:
         first = (newest or 0) + 1
-        records = [(seq, task.id, *record(task)) for seq, task in enumerate(tasks, first)]
-        if self.conn.executemany(statement, records).rowcount != len(tasks):
+        values: list[Any] = []
+        for seq, task in enumerate(tasks, first):
+            values += (seq, task.id, *record(task))
+        chunks = _in_chunks(values, len(values) // len(tasks), statements)
+        if sum(self.conn.execute(insert, rows).rowcount for insert, _, rows in chunks) != len(tasks):
             # Numbers from `first` on are ours alone. A savepoint would copy every page it touches.
             self.conn.execute("DELETE FROM omniq_task WHERE seq >= ?", (first,))
             return False
@@ -192,8 +198,8 @@ class SQLiteRows(ClaimRows, LeaseRows, ScheduleRows, MovingRows):
     def _succeed(self, values: list[Any], now: datetime) -> list[str]:
         """T4 for all of these whose epoch still holds; the ids of those."""
         times, held = self._times_of_success(now), list[str]()
-        for size, chunk in _in_chunks(values):
-            ended = self.conn.execute(SUCCEED[size], (*times, *chunk)).fetchall()
+        for succeed, _, chunk in _in_chunks(values, 4, SUCCEED):
+            ended = self.conn.execute(succeed, (*times, *chunk)).fetchall()
             held += [task_id for task_id, _ in ended]
             self._moved([queue for _, queue in ended], TaskStatus.RUNNING, TaskStatus.SUCCESS)
         if held:
@@ -203,8 +209,8 @@ class SQLiteRows(ClaimRows, LeaseRows, ScheduleRows, MovingRows):
     def _succeed_all(self, values: list[Any], queue: str, now: datetime) -> list[str]:
         """The same where all of them are of one queue and should hold; else all is to be undone."""
         times = self._times_of_success(now)
-        for size, chunk in _in_chunks(values):
-            if self.conn.execute(SUCCEED_ALL[size], (*times, *chunk, queue)).rowcount != size:
+        for succeed, size, chunk in _in_chunks(values, 4, SUCCEED_ALL):
+            if self.conn.execute(succeed, (*times, *chunk, queue)).rowcount != size:
                 raise NotAllHeld
             self.changes.move(queue, TaskStatus.RUNNING, TaskStatus.SUCCESS, size)
         self.rang_result = True

@@ -77,7 +77,7 @@ async def test_a_list_goes_on_behind_what_cannot_be_read(redis_url: str, namespa
         ("nobody", ("ZADD", "ready:default", "0", "012345678abcdefghnobody")),
         ("nobody", ("HSET", "unique", "a key", "nobody")),
         ("nobody", ("LPUSH", "runs:nobody", "x")),
-        ("default", ("HINCRBY", "count", "0:default", "5")),
+        ("default", ("DEL", "minutes")),
     ],
 )
 async def test_doctor_finds_what_should_not_be(

@@ -1,13 +1,15 @@
 """What goes the short way (one plain task, its first claim, its success) ends as what goes the long way."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from omniq import Task
+from omniq.errors import QueueFull
 from omniq.storage.redis import RedisStorage, records
 from omniq.storage.redis.wire import Wire
-from omniq.task import Answer, Held, Settlement, StoredTask, TaskStatus, Timing
+from omniq.task import Answer, Held, Settlement, StoredTask, TaskError, TaskFilter, TaskStatus, Timing
 from omniq.testing import VirtualClock
 from tests.redis.stores import VirtualRedis, wired
 
@@ -23,6 +25,12 @@ async def state_of(wire: Wire, store: RedisStorage, task_id: str) -> bytes:
     return bytes(raw)
 
 
+async def tallied(wire: Wire, store: RedisStorage) -> dict[bytes, int]:
+    [minute] = await wire.call("ZRANGE", store._key(b"minutes"), 0, -1)
+    flat = await wire.call("HGETALL", store._key(b"tally:" + minute))
+    return {field: int(number) for field, number in zip(flat[::2], flat[1::2], strict=True)}
+
+
 def alike(task: StoredTask) -> dict[str, object]:
     mine = {name: getattr(task, name) for name in task.__struct_fields__}
     return {name: value for name, value in mine.items() if name not in ("id", "seq", "unique_key")}
@@ -33,11 +41,12 @@ async def test_one_enqueued_is_as_one_of_several(redis_url: str, namespace: str)
         async with wired(redis_url) as wire:
             made = [Task(JOB, (1,), queue="q", priority=7, result_ttl=5, max_losses=2) for _ in range(3)]
             await store.enqueue(made[0])
-            alone = await wire.call("HGETALL", store._key(b"count"))
+            alone = await tallied(wire, store)
             await store.enqueue_many(made[1:])
             states = {await state_of(wire, store, task.id) for task in made}
             assert len(states) == 1
-            assert alone == [b"0:q", b"1"]
+            assert alone == {b"5:q": 1}
+            assert await tallied(wire, store) == {b"5:q": 3}
         assert (await store.counts())["q"][TaskStatus.PENDING] == 3
         assert [task.id for task in await store.claim("ann", ["q"], 9)] == [task.id for task in made]
         assert await store.verify() == []
@@ -126,3 +135,33 @@ async def test_what_stands_twice_in_an_index_is_handed_out_once(
         assert [task.id for task in await store.claim("ann", ["default"], 5)] == [task_id]
         assert await store.claim("ann", ["default"], 5) == []
         assert await store.verify() == []
+
+
+@pytest.mark.parametrize("many", [1, 2])
+async def test_what_is_not_due_yet_has_a_place_in_its_queue_as_well(
+    redis_url: str, namespace: str, many: int
+) -> None:
+    async with RedisStorage(redis_url, namespace=namespace) as store:
+        await store.limit_queue("default", 3)
+        await store.enqueue_many([Task(JOB), Task(JOB), Task(JOB, eta=datetime.now(UTC) + timedelta(days=1))])
+        with pytest.raises(QueueFull):
+            await store.enqueue_many([Task(JOB) for _ in range(many)])
+        assert len(await store.claim("ann", ["default"], 9)) == 2
+        await store.enqueue_many([Task(JOB) for _ in range(many)])
+        assert await store.verify() == []
+
+
+async def test_old_minutes_still_say_how_many_there_are(redis_url: str, namespace: str) -> None:
+    """What failed hours ago is found by its index, which is searched until all that are counted are found."""
+    clock = VirtualClock()
+    async with VirtualRedis(redis_url, namespace=namespace, clock=clock) as store:
+        await store.enqueue_many([Task(JOB, (n,)) for n in range(3)])
+        failed = await store.claim("ann", ["default"], 2)
+        await store.settle([Settlement.failed(task, TaskError("ValueError", "boom")) for task in failed])
+        for _ in range(2):  # as it was written, and put together with what is older
+            assert (await store.counts())["default"][TaskStatus.FAILED] == 2
+            page = await store.list_tasks(TaskFilter(status=TaskStatus.FAILED))
+            assert {task.id for task in page} == {task.id for task in failed}
+            assert await store.verify() == []
+            await clock.advance(hours=3)
+            await store.prune()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -252,10 +251,12 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
         stored = self.encode_many(tasks)
         if not stored:
             return []
-        if not server.waits:
-            with contextlib.suppress(WaitsForDisk):  # another server than the loop knows so far
-                return self._enqueue_blocking(server, blocking, stored, on_conflict)
-        return self._enqueue_on_loop(server, loop, stored, on_conflict)
+        if server.waits:
+            return self._enqueue_on_loop(server, loop, stored, on_conflict)
+        try:
+            return self._enqueue_blocking(server, blocking, stored, on_conflict)
+        except WaitsForDisk:  # another server than the loop knows so far
+            return self._enqueue_on_loop(server, loop, stored, on_conflict)
 
     def _enqueue_blocking(
         self, server: Server, blocking: Blocking, stored: list[StoredTask], on_conflict: OnConflict

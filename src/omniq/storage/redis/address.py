@@ -53,6 +53,8 @@ class Address:
         self.namespace = _checked(
             namespace if namespace is not None else named.get("namespace", DEFAULT_NAMESPACE)
         )
+        # In front of every key: a hash tag, so that all of them are in one slot of a Cluster.
+        self.prefix = b"{%s}:" % self.namespace.encode()
         rest = urlencode([(name, value) for name, value in options if name != "namespace"], quote_via=quote)
         self.base = _joined(parts, rest)
         self.shown = shown(safe_url(self.base), limit=200).strip("'")
@@ -81,11 +83,6 @@ class Address:
     def path(self) -> str | None:
         """Of a socket in the file system, instead of host and port."""
         return self._node[2]
-
-    @property
-    def prefix(self) -> bytes:
-        """In front of every key: a hash tag, so that all of them are in one slot of a Cluster."""
-        return b"{%s}:" % self.namespace.encode()
 
     @property
     def url(self) -> str:

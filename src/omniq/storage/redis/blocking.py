@@ -164,10 +164,11 @@ class Line:
 
     def call(self, *command: Argument) -> Any:
         self._send(pack(command))
-        until = time.monotonic() + ANSWER_TIMEOUT_S
+        until, reply = time.monotonic() + ANSWER_TIMEOUT_S, _NOTHING
         try:
-            while (reply := self._reader.gets()) is _NOTHING:
+            while reply is _NOTHING:
                 self._reader.feed(self._received(until))
+                reply = self._reader.gets()
         except hiredis.ProtocolError as exc:
             raise ConnectionError(f"the answer is no Redis protocol: {exc}") from exc
         return reply

@@ -89,6 +89,7 @@ class Options(Struct, frozen=True, array_like=True):
 
 # What is not written down: part of the format, whatever becomes of the defaults of `Task`.
 _USUAL: Final = Options(None, None, 3, {}, "stop")
+_AS_USUAL: Final = msgspec.structs.astuple(_USUAL)
 
 _read_call: Final = msgspec.msgpack.Decoder(Call)
 _read_options: Final = msgspec.msgpack.Decoder(Options)
@@ -346,9 +347,9 @@ def _new_record(
 
 def _body(task: StoredTask) -> bytes:
     call = _to_msgpack.encode(Call(task.func_path, task.payload))
-    options = Options(task.interval, task.timeout, task.max_retries, task.headers, task.on_failure)
-    packed = b"" if options == _USUAL else _to_msgpack.encode(options)
-    return b"".join((digest(task), _LONG.pack(len(call)), call, packed))
+    head = digest(task) + _LONG.pack(len(call))
+    options = (task.interval, task.timeout, task.max_retries, task.headers, task.on_failure)
+    return head + call if options == _AS_USUAL else head + call + _to_msgpack.encode(options)
 
 
 def _meta(task: StoredTask) -> bytes:

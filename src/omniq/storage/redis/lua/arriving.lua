@@ -38,8 +38,7 @@ local function arrive(at, on_conflict, lenient)
   -- Takes a place in its queue, if there is a limit and room.
   local function has_room(queue)
     if not limits[queue] then return true end
-    local depth = tonumber(redis.call('HGET', ns .. 'count', PENDING .. ':' .. queue) or 0)
-    rooms[queue] = (rooms[queue] or tonumber(limits[queue]) - depth) - 1
+    rooms[queue] = (rooms[queue] or tonumber(limits[queue]) - waiting_in(queue)) - 1
     if rooms[queue] < 0 then full = { 4, queue, tonumber(limits[queue]) } end
     return rooms[queue] >= 0
   end

@@ -45,7 +45,7 @@ local function promote()
     local places = redis.call('ZRANGEBYSCORE', ns .. 'later:' .. queue, '-inf', score(now), 'LIMIT', 0, most)
     left = left - #places
     for _, where in ipairs(places) do
-      put_pair('ZADD', 'ready:' .. queue, 0, where)
+      put_pair('ZADD', 'ready:' .. queue, '0', where)
       put('ZREM', 'later:' .. queue, where)
     end
   end
@@ -108,8 +108,8 @@ local function take_other(head, t)
     t.status, t.epoch, t.owner, t.claim_id, t.started = RUNNING, t.epoch + 1, worker, claim_id, now
     t.isolates, t.progress = isolates, ''
     run(head, encode(t))
-    count(PENDING, t.queue, -1)
-    count(RUNNING, t.queue, 1)
+    tally(PENDING, t.queue, -1)
+    tally(RUNNING, t.queue, 1)
   end
 end
 

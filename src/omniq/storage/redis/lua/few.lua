@@ -6,9 +6,10 @@ local status, most, left, below = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber
 local last = below == '+inf' and math.huge or tonumber(below)
 local found, answer, looked, seen, wanted = {}, { 0 }, 0, 0, 0
 
-local counts = redis.call('HGETALL', ns .. 'count')
-for i = 1, #counts, 2 do
-  if tonumber(string.match(counts[i], '^%d+')) == status then wanted = wanted + tonumber(counts[i + 1]) end
+for _, minute in ipairs(redis.call('ZRANGE', ns .. 'minutes', 0, -1)) do
+  for field, by in pairs(pairs_of(redis.call('HGETALL', ns .. 'tally:' .. minute))) do
+    if tonumber(string.match(field, '^%d+')) == status then wanted = wanted + tonumber(by) end
+  end
 end
 if wanted > most and last then return answer end
 

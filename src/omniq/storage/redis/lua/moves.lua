@@ -107,7 +107,7 @@ local function forget(tasks, moving)
       local until_ = struct.pack('>I8', now + REMEMBER_S * 1000000)
       redis.call('SET', ns .. 'gone:' .. t.id, string.sub(bodies[i], 1, 16) .. until_, 'EX', REMEMBER_S)
     end
-    count(t.status, t.queue, -1)
+    tally(t.status, t.queue, -1)
   end
   for stretch in pairs(stretches) do
     if redis.call('EXISTS', ns .. 'stretch:' .. stretch) == 0 then put('ZREM', 'order', stretch) end

@@ -8,9 +8,9 @@ local function text(value) return struct.pack('>Bc0', #value, value) end
 local quickly = {} -- queue -> how many went from where to where: counted once for all
 local function count_quickly()
   for queue, moved in pairs(quickly) do
-    count(PENDING, queue, -moved.claimed)
-    count(RUNNING, queue, moved.claimed - moved.ended)
-    count(SUCCESS, queue, moved.ended)
+    tally(PENDING, queue, -moved.claimed)
+    tally(RUNNING, queue, moved.claimed - moved.ended)
+    tally(SUCCESS, queue, moved.ended)
     tally(SUCCEEDED, queue, moved.ended)
   end
   quickly = {}

@@ -4,7 +4,7 @@
 --
 --   state    hash id -> the record below           body     hash id -> digest, the call, all else
 --   stretch:N  list of ids in order of enqueueing, those whose order numbers begin with N (STRETCH in each)
---   order    zset of those stretches               count    hash status:queue -> how many are there
+--   order    zset of those stretches
 --   ready:Q  zset of places, all with score 0: bytes are in the order of claims
 --   later:Q  zset of places by the moment they are due, for what is not due yet
 --   expiring zset of waiting ids by expires_at     running  zset of running ids by the end of their lease
@@ -14,7 +14,8 @@
 --   queues   set of those with something waiting   paused   set of queues
 --   limits   hash queue -> how many may wait
 --   parcel   list: what was taken out and not dropped yet    receipts  set of parcels that came in
---   tally:M  hash column:queue -> what changed in minute M (0: what is older)   minutes  zset of those
+--   tally:M  hash column:queue -> what changed in minute M (0: what is older), which is also how many there are; what
+--            is enqueued waits, and is counted once for both     minutes  zset of those
 --   timings  list of the latest that succeeded, newest last
 --   broken   hash id -> what stood in an index but could not be read
 --   workers  hash id -> JSON                       seen     zset of their ids by their last beat
@@ -165,19 +166,13 @@ local function put_pair(command, key, first, second)
   w[n + 1], w[n + 2], w.n = first, second, n + 2
 end
 
--- How many there are in each status, and what happened, by minute. The first columns of a tally are the statuses.
+-- How many more there are in each status, and what happened, by minute. The first columns are the statuses.
 local ENQUEUED, SUCCEEDED, GIVEN_UP, STOPPED, RETRIED, LOST = 5, 6, 7, 8, 9, 10
 local ARRIVED = { [SUCCESS] = SUCCEEDED, [FAILED] = GIVEN_UP, [CANCELLED] = STOPPED }
 local MINUTE_US = 60000000
-local counted, tallied = {}, {}
+local tallied = {}
 local function tally(column, queue, by)
   local field = column .. ':' .. queue
-  tallied[field] = (tallied[field] or 0) + by
-end
-
-local function count(status, queue, by)
-  local field = status .. ':' .. queue
-  counted[field] = (counted[field] or 0) + by
   tallied[field] = (tallied[field] or 0) + by
 end
 
@@ -198,7 +193,6 @@ end
 
 -- Once, at the end of a script.
 local function flush_counts()
-  add_up('count', counted)
   if next(tallied) then
     local minute = string.format('%.0f', math.floor(now / MINUTE_US))
     redis.call('ZADD', ns .. 'minutes', minute, minute)

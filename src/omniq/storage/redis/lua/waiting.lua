@@ -15,9 +15,16 @@ local function save(t)
   t.packed = encode(t)
   put_pair('HSET', 'state', t.id, t.packed)
   if t.as_found ~= t.status then
-    if t.as_found then count(t.as_found, t.queue, -1) else tally(ENQUEUED, t.queue, 1) end
-    if t.as_found and ARRIVED[t.status] then tally(ARRIVED[t.status], t.queue, 1) end
-    count(t.status, t.queue, 1)
+    local before = t.as_found or PENDING
+    if not t.as_found then
+      tally(ENQUEUED, t.queue, 1) -- which says that it waits
+    elseif ARRIVED[t.status] then
+      tally(ARRIVED[t.status], t.queue, 1)
+    end
+    if before ~= t.status then
+      tally(before, t.queue, -1)
+      tally(t.status, t.queue, 1)
+    end
     t.as_found = t.status
   end
 end
@@ -31,12 +38,16 @@ local function wait_at(t, due, has_eta)
   t.status, t.due, t.has_eta = PENDING, due, has_eta
   local at = moment(due)
   -- What has no eta is due whatever the clock says, also after it was set back.
-  if has_eta == 0 or at <= now then put_pair('ZADD', 'ready:' .. t.queue, 0, place(t))
+  if has_eta == 0 or at <= now then put_pair('ZADD', 'ready:' .. t.queue, '0', place(t))
   else put_pair('ZADD', 'later:' .. t.queue, score(at), place(t)) end
   put('SADD', 'queues', t.queue)
   if t.expires ~= NEVER then put_pair('ZADD', 'expiring', score(moment(t.expires)), t.id) end
   rang_due = true
   save(t)
+end
+
+local function waiting_in(queue)
+  return redis.call('ZCARD', ns .. 'ready:' .. queue) + redis.call('ZCARD', ns .. 'later:' .. queue)
 end
 
 local function stop_waiting(t)

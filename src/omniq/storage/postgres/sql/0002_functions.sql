@@ -768,7 +768,8 @@ BEGIN
     END IF;
 END $body$;
 
--- T16 for those whose time is over; ids that were remembered long enough and workers silent for a day go too.
+-- T16 for those whose time is over. What was remembered long enough goes too: ids for ten minutes, workers that are
+-- silent for a day, parcels that came in for thirty.
 CREATE FUNCTION prune(page bigint, OUT many bigint) LANGUAGE plpgsql
 SET search_path FROM CURRENT SET enable_sort = off
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
@@ -788,6 +789,7 @@ BEGIN
     DELETE FROM gone g WHERE g.ctid = ANY (ARRAY(
         SELECT o.ctid FROM gone o WHERE o.until <= clock() ORDER BY o.until LIMIT page FOR UPDATE SKIP LOCKED));
     DELETE FROM worker w WHERE w.seen_at < after(-86400);
+    DELETE FROM parcel p WHERE p.body IS NULL AND p.at < after(-30 * 86400);
     -- Once nothing is left from before the clock was set back, claims need not look for it.
     UPDATE latest SET at = clock() WHERE at > after(60)
         AND NOT EXISTS (SELECT FROM task t WHERE t.status = 0 AND t.eta IS NULL AND t.due > clock());

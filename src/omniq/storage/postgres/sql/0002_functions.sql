@@ -397,7 +397,8 @@ BEGIN
 END $body$;
 
 -- In how many seconds to look again after a claim that came back short: when the next task comes up. What is due and
--- was not handed out is held by somebody's lock, a claimer's most likely; if not, it is there again in a moment.
+-- was not handed out is held by somebody's lock, a claimer's most likely; if not, it is there again in a moment. The
+-- last moment that Python can name arrives here as infinity, and comes up never.
 CREATE FUNCTION next_look(
     names text[], at_queues text[], at_ranks smallint[], at_dues timestamptz[], at_seqs bigint[])
 RETURNS float8 LANGUAGE plpgsql AS $body$
@@ -409,7 +410,7 @@ BEGIN
         SELECT s.dues, s.seqs INTO dues, seqs FROM spread(names, at_queues, at_ranks, at_dues, at_seqs) s;
     END IF;
     RETURN (SELECT min(CASE WHEN h.due <= clock() OR h.eta IS NULL THEN 0.1
-            ELSE extract(epoch FROM h.due - clock()) END)::float8
+            WHEN isfinite(h.due) THEN extract(epoch FROM h.due - clock()) END)::float8
         FROM generate_series(-9, 0) AS r (rank) CROSS JOIN unnest(names) WITH ORDINALITY AS q (name, n)
         CROSS JOIN LATERAL (
             SELECT t.due, t.eta FROM task t WHERE t.status = 0 AND t.queue = q.name AND t.rank = r.rank::smallint

@@ -307,6 +307,15 @@ class Lifecycle(FullCase):
             await self.clock.advance(pauses[-1])
         assert pauses == [0, 1, 2, 4, 8]
 
+    async def test_t8_lapse_never_waits_longer_than_an_hour(self) -> None:
+        task_id = await self.put(max_losses=99)
+        for _ in range(14):
+            await self.store.reschedule(task_id, self.now())
+            assert len(await self.claim()) == 1
+            await self.store.release("ann")
+        eta = (await self.look(task_id)).eta
+        assert self.is_about(eta, self.now() + timedelta(hours=1))
+
     async def test_t9_lapse_for_the_last_time_is_poison(self) -> None:
         """F13."""
         task_id = await self.put(max_losses=2)

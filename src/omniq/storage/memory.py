@@ -19,7 +19,8 @@ from omniq.logic import lifecycle
 from omniq.schedule import Schedule
 from omniq.storage.base import Capabilities
 from omniq.storage.batched import HISTORY_LIMIT
-from omniq.storage.embedded import Bell, EmbeddedStorage
+from omniq.storage.embedded import EmbeddedStorage
+from omniq.storage.ringing import Bell
 from omniq.storage.rows import Rows, digest
 from omniq.storage.tallying import COLUMNS, FIRST_MINUTE, minute_of, miscounted
 from omniq.task import (

@@ -229,7 +229,7 @@ class Rows(ABC):
 
     @abstractmethod
     def drop_parcel(self, parcel_id: str) -> None:
-        """The one that goes; receipts stay."""
+        """The one that goes; receipts have a time of their own."""
 
     # --- enqueue ---------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar, cast
+from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -13,7 +13,7 @@ from msgspec import Struct
 from omniq.errors import InvalidOption, UnserializableArgument
 from omniq.logic.retry import RetryRules
 from omniq.names import class_name, main_module
-from omniq.serializer import MsgpackSerializer, Serializer
+from omniq.serializer import KeySerializer, Serializer
 from omniq.task import (
     MAX_NAME_CHARS,
     Duration,
@@ -230,7 +230,7 @@ class Shape:
 def unique_key_of(name: str, values: Sequence[tuple[str, Any]]) -> str:
     """One key for equal calls, in every process: plain data only."""
     try:
-        data = _KEY_SERIALIZER.dumps([[name, _ordered(value)] for name, value in values])
+        data = KeySerializer().dumps(values)
     except UnserializableArgument as exc:
         raise InvalidOption(
             f"unique= needs arguments of plain data: {exc}; name others, or give unique_key='...'"
@@ -239,23 +239,6 @@ def unique_key_of(name: str, values: Sequence[tuple[str, Any]]) -> str:
 
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()
     return f"{name[: MAX_NAME_CHARS - len(digest) - 1]}:{digest}"
-
-
-_KEY_SERIALIZER: Final = MsgpackSerializer()
-
-
-def _ordered(value: Any) -> Any:
-    """The same value in an order of its own where Python keeps that of arrival; sets are sorted anyway."""
-    if isinstance(value, dict):
-        items = sorted(cast("Mapping[Any, Any]", value).items(), key=_by_key)
-        return {key: _ordered(one) for key, one in items}
-    if isinstance(value, list | tuple):
-        return [_ordered(one) for one in cast("Sequence[Any]", value)]
-    return value
-
-
-def _by_key(item: tuple[Any, Any]) -> str:
-    return repr(item[0])
 
 
 def retry_rules(

@@ -19,6 +19,8 @@ T = TypeVar("T")
 # A signal that comes just before a thread begins to wait for a lock does not end that wait, and Python looks
 # for it only afterwards: a wait without an end would swallow a Ctrl-C.
 LOOK_FOR_SIGNALS_S: Final = 0.5
+# At the end what is left on the loop is cancelled, and may take this long; then it is left alone.
+LAST_WORDS_S: Final = 2.0
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -55,6 +57,8 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self.name = name
         self.loop = new_event_loop()
+        self._executor = concurrent.futures.ThreadPoolExecutor(thread_name_prefix=f"{name}-helper")
+        self.loop.set_default_executor(self._executor)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._started = threading.Event()
         # Whatever is submitted comes before the end, or is refused: nothing is left to wait for ever.
@@ -81,14 +85,23 @@ class LoopThread:
             if self._last is not None:
                 self.loop.run_until_complete(self._last())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            self._shut_executor()
             self.loop.close()
 
     def _cancel_what_is_left(self) -> None:
         left = asyncio.all_tasks(self.loop)
         for task in left:
             task.cancel()
-        self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        if left:
+            ended, _ = self.loop.run_until_complete(asyncio.wait(left, timeout=LAST_WORDS_S))
+            for task in ended:
+                _ = task.cancelled() or task.exception()  # nobody else asks for it any more
+
+    def _shut_executor(self) -> None:
+        """`loop.shutdown_default_executor` waits for its threads for ever, before Python 3.12 at least."""
+        shutting = threading.Thread(target=self._executor.shutdown, name=f"{self.name}-end", daemon=True)
+        shutting.start()
+        shutting.join(LAST_WORDS_S)
 
     def run(self, work: Coroutine[Any, Any, T], advice: str = "await the async twin instead") -> T:
         """Run `work` on the loop and wait for it. An interrupted wait cancels it.

@@ -168,7 +168,9 @@ async def test_a_task_that_is_retried_as_soon_as_it_fails_is_waited_for(
         handle = await app.fail.aenqueue("once")
         storage = await q.astorage()
         assert isinstance(storage, EmbeddedStorage)
-        tell, told = storage._tell_ended, asyncio.Event()
+        results = storage._results
+        assert results is not None
+        tell, told = results._tell_ended, asyncio.Event()
 
         def tell_late(ids: set[str]) -> None:
             tell(ids)
@@ -176,7 +178,7 @@ async def test_a_task_that_is_retried_as_soon_as_it_fails_is_waited_for(
                 storage._write_here(lambda rows: rows.retry(handle.id), [])
                 told.set()
 
-        monkeypatch.setattr(storage, "_tell_ended", tell_late)
+        monkeypatch.setattr(results, "_tell_ended", tell_late)
         waiting = asyncio.create_task(handle.aresult(timeout=20))
         async with q.async_worker(poll_interval=0.05):
             await told.wait()

@@ -324,7 +324,7 @@ REMEMBERED = [
     ),
     Mutant(
         "a ring is not seen by who is about to sleep",
-        "storage/embedded.py",
+        "storage/ringing.py",
         "            if self.rung:\n                return True\n",
         "",
         (STORES,),
@@ -332,9 +332,9 @@ REMEMBERED = [
     ),
     Mutant(
         "whoever waits for a task is told that it ended, though it was retried since",
-        "storage/embedded.py",
-        "                if result is not None or not await self._told(ended, until):",
-        "                if result is not None or await self._told(ended, until) is not None:",
+        "storage/awaiting.py",
+        "                if result is not None or not await self._until(ended, left_s):",
+        "                if result is not None or await self._until(ended, left_s) is not None:",
         ("tests/app/test_handles.py",),
         "retried",
     ),

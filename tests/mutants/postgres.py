@@ -40,6 +40,22 @@ POSTGRES = [
         "TestPostgres and cancel",
     ),
     Mutant(
+        "PostgreSQL: a task that never comes up stops whoever looks when the next one does",
+        FUNCTIONS,
+        "WHEN isfinite(h.due) THEN extract(epoch FROM h.due - clock()) END",
+        "ELSE extract(epoch FROM h.due - clock()) END",
+        (SUITE,),
+        "TestPostgres and last_moment",
+    ),
+    Mutant(
+        "PostgreSQL: a task that was due at the first moment cannot be timed",
+        STATEMENTS,
+        "t.started_at - greatest(t.due, '0001-01-01 00:00:00+00')",
+        "t.started_at - t.due",
+        (SUITE,),
+        "TestPostgres and last_moment",
+    ),
+    Mutant(
         "PostgreSQL: claimers wait for each other",
         FUNCTIONS,
         "                ORDER BY t.due, t.seq LIMIT wanted FOR UPDATE SKIP LOCKED) l",

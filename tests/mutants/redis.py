@@ -96,6 +96,14 @@ REDIS = [
         "TestRedis and cancel",
     ),
     Mutant(
+        "hiredis makes text of numbers, and crashes where a signal handler raises",
+        "storage/redis/wire.py",
+        "if int in map(type, command):",
+        "if False:",
+        ("tests/redis/test_wire.py",),
+        "ctrl_c",
+    ),
+    Mutant(
         "a Redis claim is not known again",
         LUA + "exchange.lua",
         "if redis.call('EXISTS', marker) == 1 then",

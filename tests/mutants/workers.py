@@ -513,6 +513,22 @@ WORKERS = [
         ("tests/worker/test_faces.py",),
     ),
     Mutant(
+        "a coroutine that ignores its cancellation keeps the thread of its worker",
+        "loopthread.py",
+        "asyncio.wait(left, timeout=LAST_WORDS_S)",
+        "asyncio.wait(left)",
+        ("tests/worker/test_faces.py",),
+        "limit_returns and ignores",
+    ),
+    Mutant(
+        "a thread that somebody waited for keeps the thread of its worker",
+        "loopthread.py",
+        "shutting.join(LAST_WORDS_S)",
+        "shutting.join()",
+        ("tests/worker/test_faces.py",),
+        "limit_returns and thread",
+    ),
+    Mutant(
         "error messages in the log",
         "crew.py",
         'shown(f"{error.type} ({error.kind})")[1:-1]',

@@ -6,11 +6,14 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from omniq import InvalidOption, OmniQ, TaskFailed, TaskStatus
+from omniq.calls import unique_key_of
 from omniq.storage import MemoryStorage
 from tests.policies import jobs
 from tests.worker.scene import Logs
@@ -125,6 +128,23 @@ print(unique_key_of("t.sync", [("groups", groups)]), unique_key_of("t.sync", [("
         for env in environs
     }
     assert len(keys) == 1
+
+
+@dataclass
+class Filter:
+    where: dict[Any, Any]
+
+
+@pytest.mark.parametrize("wrap", [lambda d: d, Filter, lambda d: [(d,)], lambda d: {1: Filter(d), "x": [d]}])
+def test_equal_dicts_have_one_key_wherever_they_are(wrap: Callable[[Any], Any]) -> None:
+    """Python keeps the order in which a dict was filled: no such order may come into a key."""
+    one: dict[Any, Any] = {"a": 1, "b": [2], 3: {"x": 1, "y": 2}, (4, 5): None}
+    same: dict[Any, Any] = {(4, 5): None, 3: {"y": 2, "x": 1}, "b": [2], "a": 1}
+    key = unique_key_of("t.sync", [("by", wrap(one))])
+    assert unique_key_of("t.sync", [("by", wrap(same))]) == key
+    assert unique_key_of("t.sync", [("by", wrap({**one, "a": 2}))]) != key
+    with pytest.raises(InvalidOption, match="plain data"):
+        unique_key_of("t.sync", [("by", wrap({"a": object()}))])
 
 
 def test_unique_by_some_arguments() -> None:

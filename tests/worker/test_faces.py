@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import signal
 import subprocess
@@ -24,6 +25,9 @@ from omniq import (
     TaskStatus,
     Worker,
     WorkerPool,
+    crew,
+    loopthread,
+    worker,
 )
 from omniq.storage import SQLiteStorage
 from tests.worker.scene import Bodies, await_final, enqueue, omniq_threads, until_blocking
@@ -164,6 +168,7 @@ print("stopped in good order", pool.running)
 
 LEFT_RUNNING = """
 from omniq import WorkerPool
+from omniq import crew, loopthread, worker
 from omniq.storage import SQLiteStorage
 
 pool = WorkerPool(SQLiteStorage("jobs.db"), 2)
@@ -221,6 +226,7 @@ def test_a_program_with_a_pool_ends(script: str, says: str, tmp_path: Path) -> N
 INTERRUPTED_TWICE = """
 import asyncio, os, signal, sys, threading, traceback
 from omniq import Task, WorkerPool
+from omniq import crew, loopthread, worker
 from omniq.storage import SQLiteStorage
 
 inside = threading.Event()
@@ -328,6 +334,35 @@ def test_stops_from_several_threads_all_return(tmp_path: Path, monkeypatch: pyte
         assert not pool.running
     until_blocking(lambda: omniq_threads() <= before)
     assert broken == []
+
+
+@pytest.mark.parametrize("how", ["ignores cancellation", "waits for a thread"])
+def test_a_stop_with_a_limit_returns_whatever_is_left_on_its_loop(
+    bodies: Bodies, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A coroutine that swallows every cancellation, and a thread that nobody can end."""
+    for module in (worker, crew):
+        monkeypatch.setattr(module, "CANCEL_GRACE_S", 0.1)
+    monkeypatch.setattr(loopthread, "LAST_WORDS_S", 0.1)
+    released = threading.Event()
+
+    async def deaf() -> None:
+        while not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1)
+
+    async def waits() -> None:
+        await asyncio.to_thread(released.wait)
+
+    store = Memory()
+    asyncio.run(enqueue(store, Task(bodies(deaf if how == "ignores cancellation" else waits), id="t")))
+    pool = WorkerPool(store)
+    pool.start()
+    until_blocking(lambda: "t" in store.log.ids("claimed"))
+    pool.stop(timeout=0)
+    assert not pool.running
+    assert await_final(store, "t") is TaskStatus.PENDING
+    released.set()
 
 
 def test_a_bad_timeout_of_stop_ends_nothing(bodies: Bodies) -> None:

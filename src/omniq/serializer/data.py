@@ -204,6 +204,12 @@ def _plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return True
 
 
+class KeySerializer(MsgpackSerializer):
+    """Only for comparing: equal values become equal bytes, in whatever order their dicts were filled."""
+
+    _packers = msgpack.SORTING_PACKERS
+
+
 class JsonSerializer(DataSerializer):
     """Data only and readable by people; slower than msgpack where values need tags."""
 

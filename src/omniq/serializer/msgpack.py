@@ -14,7 +14,7 @@ from msgspec.msgpack import Ext
 
 from omniq.errors import CorruptRecord
 from omniq.serializer.base import DecodedCall
-from omniq.serializer.packing import MAX_DEPTH, Packer
+from omniq.serializer.packing import MAX_DEPTH, Packer, refuse_depth
 from omniq.serializer.unpacking import BUILDERS, check_depth
 
 # Stored payloads name tags by these numbers: add new ones at the end, never change one.
@@ -56,11 +56,26 @@ class MsgpackPacker(Packer):
         return encode(packed)
 
 
+class SortingPacker(MsgpackPacker):
+    """Brings every dict into one order, wherever it is; Python keeps that of arrival."""
+
+    def _dict(self, value: dict[Any, Any], room: int) -> Any:
+        if not room:
+            refuse_depth()
+        keys = self._unordered(value, room, " (a key)")
+        items = zip(keys, self._values(value, room), strict=True)
+        return self.tag("dict", sorted(items, key=lambda item: self.sort_key(item[0])))
+
+
 # The first walk trusts every int and text, and the encoder then says if one does not fit. The second one
 # looks at each of them, to tag it or to name its place.
 PACKERS: Final = (
     MsgpackPacker("msgpack", plain=PLAIN, plain_keys=PLAIN),
     MsgpackPacker("msgpack", plain=_SURE, plain_keys=_SURE),
+)
+SORTING_PACKERS: Final = (
+    SortingPacker("msgpack", plain=PLAIN, plain_keys=PLAIN),
+    SortingPacker("msgpack", plain=_SURE, plain_keys=_SURE),
 )
 
 

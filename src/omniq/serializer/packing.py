@@ -109,7 +109,7 @@ class Packer(ABC):
 
     def _list(self, value: list[Any], room: int) -> list[Any]:
         if not room:
-            _refuse_depth()
+            refuse_depth()
         if self._plain.issuperset(map(type, value)):
             return value
         return self._items(value, room)
@@ -126,7 +126,7 @@ class Packer(ABC):
 
     def _tuple(self, value: tuple[Any, ...], room: int) -> Any:
         if not room:
-            _refuse_depth()
+            refuse_depth()
         return self.tag("tuple", self._items(value, room))
 
     def _unordered(self, value: Collection[Any], room: int, step: str) -> list[Any]:
@@ -138,13 +138,13 @@ class Packer(ABC):
 
     def _set(self, value: set[Any] | frozenset[Any], room: int) -> Any:
         if not room:
-            _refuse_depth()
+            refuse_depth()
         packed = self._unordered(value, room, " (an element)")
         return self.tag(type(value).__name__, sorted(packed, key=self.sort_key))
 
     def _dict(self, value: dict[Any, Any], room: int) -> Any:
         if not room:
-            _refuse_depth()
+            refuse_depth()
         if self._plain_keys.issuperset(map(type, value)):
             if self._plain.issuperset(map(type, value.values())):
                 return value
@@ -175,7 +175,7 @@ class Packer(ABC):
         if shape.kind == classes.ENUM:
             return self._member(value, shape)
         if not room:
-            _refuse_depth()
+            refuse_depth()
         packed: dict[str, Any] = {}
         for name in shape.fields:
             try:
@@ -281,5 +281,5 @@ def _field(value: Any, name: str) -> Any:
         raise Unfit(f"cannot be read ({type(exc).__name__}); give the field a value") from exc
 
 
-def _refuse_depth() -> NoReturn:
+def refuse_depth() -> NoReturn:
     raise Unfit(f"is nested more than {MAX_DEPTH} levels deep; pass flatter data", too_deep=True)

@@ -179,6 +179,10 @@ class BatchedStorage(BaseStorage):
         action = Action.RETRY if will_retry else Action.FAIL
         return await self._settle_alone(Settlement(claim, action, error=as_task_error(error)))
 
+    @abstractmethod
+    async def reschedule(self, task_id: str, eta: datetime, *, epoch: int | None = None) -> None:
+        """T15. With an `epoch`, only while that is the task's latest one; otherwise it is a `Conflict`."""
+
     def _claim_of(self, task_id: str, epoch: int | None) -> Held:
         if epoch is not None:
             return Held(task_id, epoch)

@@ -5,21 +5,20 @@ A store says how a job reaches its rows (`_write`, `_read`) and brings the bell 
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from loguru import logger
 
-from omniq.clock import Clock, wait_for_event
-from omniq.errors import CorruptRecord, InvalidOption, StoreUnavailable
+from omniq.errors import CorruptRecord, InvalidOption
+from omniq.storage.awaiting import Results
 from omniq.storage.base import Claimed
 from omniq.storage.batched import check_moment, check_page, unknown
 from omniq.storage.moving import EmbeddedMoving
+from omniq.storage.ringing import Bell, Listener
 from omniq.storage.rows import Rows
 from omniq.storage.scheduling import EmbeddedSchedules
 from omniq.task import (
@@ -51,96 +50,6 @@ from omniq.task import (
 )
 
 T = TypeVar("T")
-# Looked at this often even if no bell rings: a notification only shortens a wait.
-RESULT_POLL_S: Final = 0.5
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
-class Ring:
-    """One thing that a loop may sleep for. Rung from any thread; a loop that does not sleep is left alone.
-
-    Whoever sleeps says so before it looks at `rung`, whoever rings looks for sleepers after setting it:
-    one of the two always sees the other.
-    """
-
-    def __init__(self) -> None:
-        self.rung = False
-        self._sleepers = 0
-        self._awake = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-
-    def clear(self) -> None:
-        self.rung = False
-        self._awake.clear()
-
-    def ring(self) -> None:
-        self.rung = True
-        if not self._sleepers or self._loop.is_closed():
-            return
-        # Not the thread's number: that may be another thread's by now, or this one's with no loop in it.
-        if _running_loop() is self._loop:
-            self._awake.set()
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._wake)
-        except RuntimeError:
-            if not self._loop.is_closed():  # it has not closed right now, so this came from elsewhere
-                raise
-
-    def _wake(self) -> None:
-        if self.rung:
-            self._awake.set()
-
-    async def wait(self, clock: Clock, timeout_s: float) -> bool:
-        """Sleep until it rings, or has rung since it was cleared; at most `timeout_s`."""
-        self._sleepers += 1
-        try:
-            if self.rung:
-                return True
-            await wait_for_event(clock, self._awake, timeout_s)
-            return self.rung
-        finally:
-            self._sleepers -= 1
-
-
-class Listener:
-    """One loop's ear: a ring for due work, one for results."""
-
-    def __init__(self) -> None:
-        self.due = Ring()
-        self.result = Ring()
-
-    def ring(self, *, due: bool, result: bool) -> None:
-        if due:
-            self.due.ring()
-        if result:
-            self.result.ring()
-
-
-class Bell:
-    """Everybody in this process who sleeps on one store."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._listeners: tuple[Listener, ...] = ()
-
-    def add(self, listener: Listener) -> None:
-        with self._lock:
-            self._listeners = (*self._listeners, listener)
-
-    def remove(self, listener: Listener) -> None:
-        with self._lock:
-            self._listeners = tuple(one for one in self._listeners if one is not listener)
-
-    def ring(self, *, due: bool, result: bool) -> None:
-        for listener in self._listeners:
-            listener.ring(due=due, result=result)
 
 
 class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
@@ -150,8 +59,7 @@ class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
         super().__init__()
         self._listener: Listener | None = None
         self._next_due: datetime | None = None
-        self._awaited: dict[str, list[asyncio.Future[None]]] = {}
-        self._watcher: asyncio.Task[None] | None = None
+        self._results: Results | None = None
 
     @abstractmethod
     async def _write(self, job: Callable[[Rows], T]) -> T:
@@ -170,6 +78,8 @@ class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
 
     def _listen(self) -> None:
         self._listener = Listener()
+        ring = self._listener.result
+        self._results = Results(ring, self.clock, self._ended_of, self.clock, self._listening_for_results)
         self._bell().add(self._listener)
 
     def abandon(self) -> None:
@@ -183,11 +93,8 @@ class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
 
     async def _stop_listening(self) -> None:
         self._forget_listener()
-        self._tell_broken(list(self._awaited), StoreUnavailable("the storage was closed while waiting"))
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
-            self._watcher = None
+        if self._results is not None:
+            await self._results.stop()
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -381,32 +288,8 @@ class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
 
     async def wait_result(self, task_id: str, timeout: float | None = None) -> TaskResult | None:
         await self.open()
-        task_id = str(task_id)
-        until = None if timeout is None else self.clock.monotonic() + timeout
-        while True:  # once more where somebody retried it between its end and our look
-            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._awaited.setdefault(task_id, []).append(ended)
-            try:
-                result = await self._result_or_unknown(task_id)
-                if result is not None or not await self._told(ended, until):
-                    return result
-            finally:
-                self._forget(task_id, ended)
-
-    async def _told(self, ended: asyncio.Future[None], until: float | None) -> bool:
-        """Wait for it; False when the time is over."""
-        if self._watcher is None or self._watcher.done():
-            self._watcher = asyncio.create_task(self._watch_results(), name="omniq-results")
-        bell = None
-        if until is not None:
-            bell = self.clock.call_later(max(0.0, until - self.clock.monotonic()), lambda: _give_up(ended))
-        await asyncio.wait((ended,))
-        if bell is not None:
-            bell.cancel()
-        if ended.cancelled():
-            return False
-        ended.result()
-        return True
+        assert self._results is not None
+        return await self._results.of(str(task_id), timeout, self._result_or_unknown)
 
     async def _result_or_unknown(self, task_id: str) -> TaskResult | None:
         stored = await self._read(lambda rows: rows.get(task_id))
@@ -414,47 +297,12 @@ class EmbeddedStorage(EmbeddedSchedules, EmbeddedMoving):
             raise unknown(task_id)
         return self.result_of(stored)
 
-    def _forget(self, task_id: str, ended: asyncio.Future[None]) -> None:
-        waiting = self._awaited.get(task_id, [])
-        if ended in waiting:
-            waiting.remove(ended)
-        if not waiting:
-            self._awaited.pop(task_id, None)
+    def _listening_for_results(self) -> AbstractContextManager[object]:
+        """Entered while anybody waits for a result."""
+        return nullcontext()
 
-    async def _watch_results(self) -> None:
-        """One look for everybody who waits on this storage, after each ring and now and then."""
-        assert self._listener is not None
-        rung = self._listener.result
-        while self._awaited:
-            rung.clear()
-            ids = list(self._awaited)
-            try:
-                self._tell_ended(await self._read(partial(_ended, ids)))
-            except StoreUnavailable as exc:
-                logger.warning("cannot look for results: {}", exc)
-            except Exception as exc:
-                self._tell_broken(ids, exc)
-            await rung.wait(self.clock, RESULT_POLL_S)
-
-    def _tell_broken(self, ids: Sequence[str], exc: Exception) -> None:
-        for task_id in ids:
-            for ended in self._awaited.pop(task_id, []):
-                if not ended.done():
-                    ended.set_exception(exc)
-
-    def _tell_ended(self, ids: set[str]) -> None:
-        for task_id in ids:
-            for ended in self._awaited.pop(task_id, []):
-                if not ended.done():
-                    ended.set_result(None)
-
-
-def _give_up(future: asyncio.Future[None]) -> None:
-    future.cancel()
-
-
-def _ended(ids: Sequence[str], rows: Rows) -> set[str]:
-    return rows.ended(ids)
+    async def _ended_of(self, ids: list[str]) -> set[str]:
+        return await self._read(lambda rows: rows.ended(ids))
 
 
 def _exchange(

@@ -19,7 +19,8 @@ from omniq.logic import lifecycle
 from omniq.schedule import Schedule
 from omniq.storage.base import Capabilities
 from omniq.storage.batched import HISTORY_LIMIT
-from omniq.storage.embedded import Bell, EmbeddedStorage
+from omniq.storage.embedded import EmbeddedStorage
+from omniq.storage.ringing import Bell
 from omniq.storage.rows import Rows, digest
 from omniq.storage.tallying import COLUMNS, FIRST_MINUTE, minute_of, miscounted
 from omniq.task import (
@@ -71,7 +72,8 @@ class MemoryRows(Rows):
         self._schedules: dict[str, Schedule] = {}
         self._waiting: Counter[str] = Counter()
         self._limits: dict[str, int] = {}
-        self._parcels: dict[str, bytes | None] = {}
+        self._outgoing: dict[str, bytes] = {}
+        self._receipts: dict[str, datetime] = {}  # of the parcels that came in, and when
 
     def now(self) -> datetime:
         return self.clock.now()
@@ -415,17 +417,23 @@ class MemoryRows(Rows):
             del self._keys[task.unique_key]
 
     def outgoing(self) -> bytes | None:
-        return next((body for body in self._parcels.values() if body is not None), None)
+        return next(iter(self._outgoing.values()), None)
 
     def keep_parcel(self, parcel_id: str, body: bytes | None) -> None:
-        self._parcels[parcel_id] = body
+        if body is None:
+            self._receipts[parcel_id] = self.now()
+        else:
+            self._outgoing[parcel_id] = body
 
     def has_receipt(self, parcel_id: str) -> bool:
-        return parcel_id in self._parcels and self._parcels[parcel_id] is None
+        return parcel_id in self._receipts
+
+    def forget_receipts(self, before: datetime) -> None:
+        for parcel_id in [one for one, at in self._receipts.items() if at < before]:
+            del self._receipts[parcel_id]
 
     def drop_parcel(self, parcel_id: str) -> None:
-        if self._parcels.get(parcel_id) is not None:
-            del self._parcels[parcel_id]
+        self._outgoing.pop(parcel_id, None)
 
     def verify(self) -> list[str]:
         wrong: list[str] = []

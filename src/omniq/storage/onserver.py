@@ -10,7 +10,7 @@ from typing import ClassVar
 from omniq.errors import Conflict, DuplicateTask, InvalidOption
 from omniq.storage.awaiting import Results
 from omniq.storage.batched import BatchedStorage, unknown
-from omniq.storage.embedded import Ring
+from omniq.storage.ringing import Ring
 from omniq.storage.together import Together
 from omniq.task import (
     Enqueued,
@@ -118,17 +118,7 @@ class OnServer(BatchedStorage):
 
     async def wait_result(self, task_id: str, timeout: float | None = None) -> TaskResult | None:
         await self.open()
-        task_id = str(task_id)
-        until = None if timeout is None else self.clock.monotonic() + timeout
-        while True:  # once more where somebody retried it between its end and our look
-            ended = self._results.expect(task_id)
-            try:
-                result = await self._result_or_unknown(task_id)
-                left_s = None if until is None else max(0.0, until - self.clock.monotonic())
-                if result is not None or not await self._results.until(ended, left_s):
-                    return result
-            finally:
-                self._results.forget(task_id, ended)
+        return await self._results.of(str(task_id), timeout, self._result_or_unknown)
 
     async def _result_or_unknown(self, task_id: str) -> TaskResult | None:
         stored = await self._get(task_id)

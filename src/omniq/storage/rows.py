@@ -45,6 +45,8 @@ from omniq.task import (
 REMEMBER_ID_S: Final = 600.0
 # A worker beats several times per lease: one that was silent for this long has ended without a word.
 FORGET_WORKER_S: Final = 86400.0
+# Whoever moved a parcel and was killed goes on with it: so long a parcel that came in is known again.
+REMEMBER_PARCEL_S: Final = 30 * 86400.0
 # A claim that meets expired tasks ends them and looks again; so often at most in one call.
 MAX_EXPIRY_ROUNDS: Final = 20
 
@@ -222,8 +224,12 @@ class Rows(ABC):
     def has_receipt(self, parcel_id: str) -> bool: ...
 
     @abstractmethod
+    def forget_receipts(self, before: datetime) -> None:
+        """Of parcels that came in before that."""
+
+    @abstractmethod
     def drop_parcel(self, parcel_id: str) -> None:
-        """The one that goes; receipts stay."""
+        """The one that goes; receipts have a time of their own."""
 
     # --- enqueue ---------------------------------------------------------------------------------
 
@@ -449,6 +455,7 @@ class Rows(ABC):
         for task in gone:
             self.remove(task, REMEMBER_ID_S)
         self.forget_workers(self.now() - timedelta(seconds=FORGET_WORKER_S))
+        self.forget_receipts(self.now() - timedelta(seconds=REMEMBER_PARCEL_S))
         self.fold_tallies(oldest_minute(self.now()))
         return len(gone)
 

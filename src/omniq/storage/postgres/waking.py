@@ -17,9 +17,9 @@ from loguru import logger
 
 from omniq.clock import REAL_CLOCK, wait_for_event
 from omniq.errors import OmniqError
-from omniq.storage.embedded import Ring
 from omniq.storage.postgres.connections import BORDER, Address, close, cut
 from omniq.storage.postgres.errors import code_of
+from omniq.storage.ringing import Ring
 
 if TYPE_CHECKING:
     from omniq.storage.postgres.connections import Connection

@@ -87,9 +87,9 @@ class Blocking:
         line = self._line
         if line is None:
             line = self._line = self._connect()
-        reply = line.call(b"EVALSHA", script.sha, 1, self._address.prefix, *arguments)
+        reply = line.call(b"EVALSHA", script.sha, b"1", self._address.prefix, *arguments)
         if isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT"):
-            reply = line.call(b"EVAL", script.text, 1, self._address.prefix, *arguments)
+            reply = line.call(b"EVAL", script.text, b"1", self._address.prefix, *arguments)
         return reply
 
     def _connect(self) -> Line:

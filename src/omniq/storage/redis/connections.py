@@ -73,10 +73,10 @@ class Server:
 
     async def _run(self, name: str, arguments: tuple[Argument, ...]) -> Any:
         script = self._scripts[name]
-        reply = await self._call((b"EVALSHA", script.sha, 1, self.address.prefix, *arguments))
+        reply = await self._call((b"EVALSHA", script.sha, b"1", self.address.prefix, *arguments))
         if isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT"):
             # The server is new, or has forgotten its scripts: it ran nothing.
-            reply = await self._call((b"EVAL", script.text, 1, self.address.prefix, *arguments))
+            reply = await self._call((b"EVAL", script.text, b"1", self.address.prefix, *arguments))
         return self._checked(reply)
 
     def _checked(self, reply: Any) -> Any:
@@ -230,7 +230,7 @@ class Disk:
             self._wire, self._life = await self._address.connect("disk"), ""
         try:
             self._life = self._life or await life_of(self._wire)
-            mark = self._wire.call("EVAL", _MARK, 1, self._address.prefix + b"disk")
+            mark = self._wire.call("EVAL", _MARK, b"1", self._address.prefix + b"disk")
             timeout_ms = int(ANSWER_TIMEOUT_S * 900)
             marked, reply = await asyncio.gather(mark, self._wire.call("WAITAOF", 1, 0, timeout_ms))
             for refusal in (marked, reply):

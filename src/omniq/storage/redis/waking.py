@@ -14,9 +14,9 @@ from loguru import logger
 
 from omniq.clock import REAL_CLOCK, wait_for_event
 from omniq.errors import OmniqError
-from omniq.storage.embedded import Ring
 from omniq.storage.redis.address import BORDER, Address
 from omniq.storage.redis.wire import Wire
+from omniq.storage.ringing import Ring
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0

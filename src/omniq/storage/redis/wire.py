@@ -25,7 +25,18 @@ LOOK_EVERY_S: Final = 1.0
 Argument = bytes | str | int
 Message = Callable[[bytes, bytes], None]
 _NOTHING: Final = object()
-pack = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
+_pack = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
+
+
+def pack(command: tuple[Argument, ...]) -> bytes:
+    """A command as it is sent.
+
+    Numbers become text here. hiredis makes text of them too, but does not look whether that went well: where
+    a signal handler raises meanwhile, as a Ctrl-C does, it crashes the interpreter.
+    """
+    if int in map(type, command):
+        command = tuple([str(one) if type(one) is int else one for one in command])
+    return _pack(command)
 
 
 class Wire(asyncio.Protocol):

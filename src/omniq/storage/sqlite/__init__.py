@@ -19,7 +19,8 @@ from loguru import logger
 from omniq.clock import REAL_CLOCK, Clock, wait_for_event
 from omniq.errors import InvalidOption, StoreUnavailable
 from omniq.storage.base import Capabilities, Claimed
-from omniq.storage.embedded import Bell, EmbeddedStorage, check_claim
+from omniq.storage.embedded import EmbeddedStorage, check_claim
+from omniq.storage.ringing import Bell
 from omniq.storage.rows import Rows
 from omniq.storage.sqlite.beside import Ear, Kind
 from omniq.storage.sqlite.engine import Durability, Engine, Version
@@ -313,14 +314,10 @@ class SQLiteStorage(EmbeddedStorage):
                 return True
         return False
 
-    async def _watch_results(self) -> None:
+    def _listening_for_results(self) -> contextlib.AbstractContextManager[object]:
         assert self._listener is not None
         ear = self._ear("result")
-        if ear is None:
-            await super()._watch_results()
-            return
-        with ear.listening(self._listener.result.ring):
-            await super()._watch_results()
+        return contextlib.nullcontext() if ear is None else ear.listening(self._listener.result.ring)
 
     # --- the application's own transaction -------------------------------------------------------
 

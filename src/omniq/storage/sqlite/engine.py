@@ -26,7 +26,7 @@ from omniq.errors import (
     InvalidOption,
     StoreUnavailable,
 )
-from omniq.storage.embedded import Bell
+from omniq.storage.ringing import Bell
 from omniq.storage.sqlite.beside import Beside, Kind
 from omniq.storage.sqlite.connected import NotAllHeld
 from omniq.storage.sqlite.failures import (

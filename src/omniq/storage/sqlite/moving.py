@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from omniq.errors import CorruptRecord
 from omniq.storage.sqlite.connected import ConnectedRows
@@ -67,6 +68,9 @@ class MovingRows(ConnectedRows):
     def has_receipt(self, parcel_id: str) -> bool:
         receipt = "SELECT 1 FROM omniq_parcel WHERE id = ? AND body IS NULL"
         return self.conn.execute(receipt, (parcel_id,)).fetchone() is not None
+
+    def forget_receipts(self, before: datetime) -> None:
+        self.conn.execute("DELETE FROM omniq_parcel WHERE body IS NULL AND at < ?", (micros(before),))
 
     def drop_parcel(self, parcel_id: str) -> None:
         self.conn.execute("DELETE FROM omniq_parcel WHERE id = ? AND body IS NOT NULL", (parcel_id,))

@@ -94,5 +94,5 @@ CREATE TABLE omniq_schedule (name TEXT PRIMARY KEY, next_at INTEGER, record BLOB
 CREATE INDEX omniq_schedule_next ON omniq_schedule (next_at) WHERE next_at IS NOT NULL;
 
 CREATE TABLE omniq_limit (queue TEXT PRIMARY KEY, max_depth INTEGER NOT NULL) WITHOUT ROWID;
--- On its way to another store, or, without a body, the receipt of one that came from there.
+-- On its way to another store, or, without a body and for thirty days, the receipt of one that came from there.
 CREATE TABLE omniq_parcel (id TEXT PRIMARY KEY, at INTEGER NOT NULL, body BLOB);

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from omniq.errors import Conflict, DuplicateTask, NotFound
-from omniq.task import Action, Answer, Held, RunOutcome, Settlement, Task, TaskStatus
-from omniq.testing.conformance.case import BOOM, FINAL, JOB, FullCase
+from omniq.task import Action, Answer, Claim, Held, RunOutcome, Settlement, Task, TaskStatus
+from omniq.testing.conformance.case import BOOM, FAILING, FINAL, JOB, FullCase
 
-STOPPABLE = [Action.REPEAT, Action.RETRY, Action.FAIL, Action.CONTINUE, Action.GIVE_BACK]
+STOPPABLE = [action for action in Action if action is not Action.SUCCEED]
 CAN_RETRY = [TaskStatus.FAILED, TaskStatus.CANCELLED]
 
 
@@ -53,19 +53,47 @@ class ByHand(FullCase):
         assert (task.owner, task.cancel_requested) == (None, False)
         assert task.error is not None
         assert task.error.kind == "cancelled"
-        assert [run.outcome for run in await self.store.history(claimed.id)] == [RunOutcome.CANCELLED]
+        [run] = await self.store.history(claimed.id)
+        assert (run.outcome, run.error) == (RunOutcome.CANCELLED, BOOM if action in FAILING else None)
         await self.advance(9)
         assert await self.claim() == []
 
+    @pytest.mark.parametrize("isolates", [False, True])
     @pytest.mark.parametrize("known_dead", [False, True])
-    async def test_t12_a_cancelled_run_that_was_lost_is_cancelled(self, known_dead: bool) -> None:
-        claimed = await self.start(max_losses=1)
+    async def test_t12_a_cancelled_run_that_was_lost_is_cancelled(
+        self, known_dead: bool, isolates: bool
+    ) -> None:
+        await self.put(max_losses=1)
+        _, [claimed] = await self.store.exchange(
+            (), Claim("ann", None, 1, 3 * self.tick_s, isolates=isolates)
+        )
         await self.store.cancel(claimed.id)
         await self.advance(0 if known_dead else 3)
         assert await (self.store.release("ann") if known_dead else self.store.lapse()) == 1
         task = await self.look(claimed.id)
-        assert (task.status, task.losses) == (TaskStatus.CANCELLED, 0)
+        assert (task.status, task.losses, task.suspicions) == (TaskStatus.CANCELLED, 0, 0)
         assert [run.outcome for run in await self.store.history(claimed.id)] == [RunOutcome.LOST]
+
+    @pytest.mark.parametrize("running", [False, True])
+    async def test_the_end_of_an_interval_task_takes_the_place_of_its_latest_result(
+        self, running: bool
+    ) -> None:
+        claimed = await self.start(interval=5 * self.tick_s)
+        await self.settle(Settlement.repeat(claimed, self.store.serializer.dumps("latest"), 0))
+        claims = await self.claim() if running else []
+        await self.store.cancel(claimed.id)
+        assert await self.store.settle([Settlement.give_back(one) for one in claims]) == ["held"] * running
+        result = await self.store.get_result(claimed.id)
+        assert result is not None
+        assert (result.status, result.result) == (TaskStatus.CANCELLED, None)
+
+    async def test_until_it_ends_a_cancelled_interval_task_shows_its_latest_result(self) -> None:
+        claimed = await self.start(interval=5 * self.tick_s)
+        await self.settle(Settlement.repeat(claimed, self.store.serializer.dumps("latest"), 0))
+        await self.restart()
+        shown = await self.store.get_result(claimed.id)
+        await self.store.cancel(claimed.id)
+        assert await self.store.get_result(claimed.id) == shown is not None
 
     @pytest.mark.parametrize("status", FINAL)
     async def test_cancel_of_what_has_ended_changes_nothing(self, status: TaskStatus) -> None:
@@ -184,6 +212,18 @@ class ByHand(FullCase):
         await self.store.reschedule(claimed.id, self.now())
         task = await self.look(claimed.id)
         assert (task.attempts, task.error, task.epoch) == (1, BOOM, 1)
+
+    async def test_t15_reschedule_for_a_run_that_is_not_the_latest_is_a_conflict(self) -> None:
+        """Who says after which run it should come again must know of the latest one."""
+        claimed = await self.start()
+        await self.settle(Settlement.give_back(claimed))
+        await self.settle(Settlement.give_back(await self.restart()))
+        before = await self.snapshot()
+        with pytest.raises(Conflict, match="epoch"):
+            await self.store.reschedule(claimed.id, self.moment(3), epoch=claimed.epoch)
+        assert await self.snapshot() == before
+        await self.store.reschedule(claimed.id, eta := self.moment(3), epoch=2)
+        assert (await self.look(claimed.id)).eta == eta
 
     @pytest.mark.parametrize("status", ["running", *FINAL])
     async def test_t15_reschedule_of_anything_else_is_a_conflict(self, status: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from datetime import UTC, datetime
 
 import pytest
 
-from omniq.task import Claim, Settlement, StoredTask, Task, TaskStatus, new_id
+from omniq.task import Answer, Claim, Settlement, StoredTask, Task, TaskStatus, new_id
 from omniq.testing.conformance.case import BOOM, JOB, FullCase, promptly
 
 
@@ -129,6 +130,29 @@ class Claims(FullCase):
         assert await self.labels() == ["now"]
 
     # --- queues ----------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("queues", [None, ["default"], ["default", "mail"]])
+    async def test_the_first_and_the_last_moment_stand_in_nobodys_way(self, queues: list[str] | None) -> None:
+        """Whatever a store takes them for: they can be claimed, waited for, and looked at."""
+        last = await self.put(eta=datetime.max.replace(tzinfo=UTC), priority=9)
+        await self.put(eta=datetime.max.replace(tzinfo=UTC), queue="mail")
+        first = await self.put(eta=datetime.min.replace(tzinfo=UTC), unique_key="first")
+        now = await self.put(expires_at=datetime.max.replace(tzinfo=UTC))
+        late = await self.put(expires_at=datetime.min.replace(tzinfo=UTC))
+        claims = await self.claim(limit=9, queues=queues)
+        assert [claimed.id for claimed in claims] == [first, now]
+        assert await self.claim(queues=queues) == []
+        assert await self.store.wait(0) is False
+        await self.store.lapse()
+        assert (await self.look(late)).status is TaskStatus.FAILED
+        for claimed in claims:
+            assert await self.succeed(claimed) is Answer.HELD
+        assert [one.wait_s >= 0 for one in await self.store.timings()] == [True, True]
+        assert await self.store.heads() == []
+        assert await self.store.ahead(last) == 0
+        assert (await self.look(first)).eta == datetime.min.replace(tzinfo=UTC)
+        await self.store.reschedule(last, self.now())
+        assert [claimed.id for claimed in await self.claim(limit=9, queues=queues)] == [last]
 
     async def test_only_the_queues_asked_for(self) -> None:
         for queue in ("default", "mail", "video"):

@@ -93,6 +93,24 @@ class Fence(FullCase):
         assert await self.succeed(claimed) is Answer.STALE
         assert await self.snapshot() == before
 
+    @pytest.mark.parametrize("action", Action)
+    async def test_a_zombies_report_after_another_run_has_ended_it_is_stale(self, action: Action) -> None:
+        """F3: however the later run ended, it was not this one."""
+        zombie, current = await self.lost_and_claimed_again()
+        assert await self.succeed(current, "bob's") is Answer.HELD
+        before = await self.snapshot()
+        assert await self.settle(self.settlement(zombie, action)) is Answer.STALE
+        assert await self.snapshot() == before
+
+    async def test_a_success_told_of_a_run_that_was_cancelled_is_stale(self) -> None:
+        """Who hears "already" believes that the result is there."""
+        claimed = await self.start()
+        await self.store.cancel(claimed.id)
+        await self.settle(Settlement.give_back(claimed))
+        before = await self.snapshot()
+        assert await self.succeed(claimed) is Answer.STALE
+        assert await self.snapshot() == before
+
     async def test_a_report_about_a_deleted_task_is_stale(self) -> None:
         claimed = await self.start()
         await self.succeed(claimed)

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from omniq.logic.lifecycle import MAX_SUSPICIONS
 from omniq.task import Action, Answer, Claim, Held, RunOutcome, Settlement, StoredTask, Task, TaskStatus
 from omniq.testing.conformance.case import BOOM, JOB, FullCase
 
@@ -224,6 +225,34 @@ class Leases(FullCase):
         assert await self.store.release("bob") == 1
         task = await self.look(task_id)
         assert (claimed.suspicions, task.status, task.losses) == (1, TaskStatus.FAILED, 1)
+
+    async def test_a_suspect_waits_longer_each_further_time(self) -> None:
+        self.needs_virtual_time()
+        task_id = await self.suspect()
+        pauses: list[float] = []
+        for _ in range(3):
+            await self.take_isolating(task_id)
+            await self.store.release("ann")
+            eta = (await self.look(task_id)).eta
+            assert eta is not None
+            pauses.append((eta - self.now()) / timedelta(seconds=1))
+            await self.clock.advance(pauses[-1])
+        assert pauses == [1, 2, 4]
+
+    async def test_nobody_is_innocent_for_ever(self) -> None:
+        task_id = await self.suspect(max_losses=1)
+        for _ in range(MAX_SUSPICIONS):
+            assert (await self.look(task_id)).status is TaskStatus.PENDING
+            await self.store.reschedule(task_id, self.now())
+            await self.take_isolating(task_id)
+            await self.store.release("ann")
+        task = await self.look(task_id)
+        assert (task.status, task.suspicions, task.losses) == (TaskStatus.FAILED, MAX_SUSPICIONS, 1)
+
+    async def test_a_success_clears_the_suspicion_of_an_interval_task(self) -> None:
+        task_id = await self.suspect(interval=5 * self.tick_s)
+        await self.settle(self.settlement(await self.restart(), Action.REPEAT))
+        assert (await self.look(task_id)).suspicions == 0
 
     async def test_a_new_start_clears_the_suspicion(self) -> None:
         task_id = await self.suspect(max_losses=1)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from omniq.task import Action, Answer, RunOutcome, Settlement, StoredTask, Task, TaskStatus, replace
+from omniq.task import Action, Answer, Claim, RunOutcome, Settlement, StoredTask, Task, TaskStatus, replace
 from omniq.testing.conformance.case import BOOM, JOB, FullCase, promptly
 
 
@@ -243,6 +243,13 @@ class Lifecycle(FullCase):
         assert result is not None
         assert (result.status, result.error) == (TaskStatus.FAILED, last)
 
+    async def test_t6c_a_failure_clears_no_loss(self) -> None:
+        """Only a success does (T4i): what kills its worker again and again comes to an end."""
+        claimed = await self.start(interval=5 * self.tick_s, on_failure="continue")
+        await self.store.release("ann")
+        await self.settle(Settlement.carry_on(await self.restart(), 0, BOOM))
+        assert ((await self.look(claimed.id)).losses, (await self.look(claimed.id)).attempts) == (1, 0)
+
     # --- T7: give back ---------------------------------------------------------------------------
 
     @pytest.mark.parametrize("ticks", [0, 2])
@@ -275,6 +282,17 @@ class Lifecycle(FullCase):
         assert (task.owner, task.error) == (None, None)
         assert self.is_about(task.eta, self.now())
 
+    @pytest.mark.parametrize("isolates", [False, True])
+    async def test_t8_lapse_keeps_attempts_and_error(self, isolates: bool) -> None:
+        claimed = await self.start()
+        await self.settle(Settlement.retry(claimed, 0, BOOM))
+        _, claims = await self.store.exchange((), Claim("ann", None, 1, 3 * self.tick_s, isolates=isolates))
+        assert len(claims) == 1
+        await self.advance(3)
+        assert await self.store.lapse() == 1
+        task = await self.look(claimed.id)
+        assert (task.attempts, task.error, task.losses) == (1, BOOM, not isolates)
+
     async def test_t8_lapse_waits_longer_each_further_time(self) -> None:
         self.needs_virtual_time()
         await self.put(max_losses=6)
@@ -288,6 +306,15 @@ class Lifecycle(FullCase):
             pauses.append((eta - self.now()) / timedelta(seconds=1))
             await self.clock.advance(pauses[-1])
         assert pauses == [0, 1, 2, 4, 8]
+
+    async def test_t8_lapse_never_waits_longer_than_an_hour(self) -> None:
+        task_id = await self.put(max_losses=99)
+        for _ in range(14):
+            await self.store.reschedule(task_id, self.now())
+            assert len(await self.claim()) == 1
+            await self.store.release("ann")
+        eta = (await self.look(task_id)).eta
+        assert self.is_about(eta, self.now() + timedelta(hours=1))
 
     async def test_t9_lapse_for_the_last_time_is_poison(self) -> None:
         """F13."""
@@ -305,3 +332,12 @@ class Lifecycle(FullCase):
         assert (result.status, result.error) == (TaskStatus.FAILED, task.error)
         outcomes = [run.outcome for run in await self.store.history(task_id)]
         assert outcomes == [RunOutcome.LOST, RunOutcome.LOST]
+
+    @pytest.mark.parametrize("max_losses", [1, 2])
+    async def test_t9_a_death_that_its_worker_tells_keeps_its_cause(self, max_losses: int) -> None:
+        claimed = await self.start(max_losses=max_losses)
+        await self.settle(Settlement.lost(claimed, BOOM))
+        [run] = await self.store.history(claimed.id)
+        assert (run.outcome, run.error) == (RunOutcome.DIED, BOOM)
+        task = await self.look(claimed.id)
+        assert (task.error is None) == (task.status is TaskStatus.PENDING) == (max_losses > 1)

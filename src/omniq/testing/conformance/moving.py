@@ -129,6 +129,20 @@ class Moving(FullCase):
         assert await self.store.list_tasks() == []
         await other.close()
 
+    async def test_a_parcel_that_came_in_is_known_for_thirty_days_and_not_for_ever(self) -> None:
+        self.needs_virtual_time()
+        other = await self.other_store()
+        await other.enqueue(Task(JOB))
+        parcel = await other.take_out()
+        assert parcel is not None
+        await self.store.take_in(parcel)
+        await self.succeed(*await self.claim())
+        for days, again in ((29, 0), (2, 1)):
+            await self.clock.advance(seconds=timedelta(days=days).total_seconds())
+            await self.store.prune()
+            assert (await self.store.take_in(parcel)).tasks == again
+        await other.close()
+
     async def test_parcels_are_small_and_keep_the_order_of_claims(self) -> None:
         ids = [await self.put(number) for number in range(7)]
         first = await self.put("first", priority=5)

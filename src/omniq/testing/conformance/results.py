@@ -58,12 +58,20 @@ class Results(FullCase):
             await self.advance(1)
             claimed = await self.restart("ann")
 
-    async def test_an_interval_task_that_is_being_retried_still_shows_its_latest_success(self) -> None:
+    @pytest.mark.parametrize("action", [Action.RETRY, Action.GIVE_BACK, Action.LOSE, None])
+    async def test_an_interval_task_that_is_run_again_still_shows_its_latest_success(
+        self, action: Action | None
+    ) -> None:
+        """Retried, given back, or lost with its worker."""
         claimed = await self.start(interval=self.tick_s)
         await self.settle(self.settlement(claimed, Action.REPEAT, 1))
         shown = await self.store.get_result(claimed.id)
         await self.advance(1)
-        await self.settle(Settlement.retry(await self.restart(), self.tick_s, BOOM))
+        claimed = await self.restart()
+        if action is None:
+            await self.store.release("bob")
+        else:
+            await self.settle(self.settlement(claimed, action, 1))
         assert await self.store.get_result(claimed.id) == shown
         assert shown is not None
         assert (shown.status, shown.error) == (TaskStatus.SUCCESS, None)

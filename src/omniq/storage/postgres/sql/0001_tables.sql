@@ -115,5 +115,5 @@ CREATE TABLE worker (id text COLLATE "C" PRIMARY KEY, info text NOT NULL, seen_a
 -- Until when somebody waits for results: a notification serialises commits, so it is sent only if one listens.
 CREATE UNLOGGED TABLE ear (until timestamptz NOT NULL);
 
--- On its way to another store, or, without a body, the receipt of one that came from there.
+-- On its way to another store, or, without a body and for thirty days, the receipt of one that came from there.
 CREATE TABLE parcel (id text COLLATE "C" PRIMARY KEY, at timestamptz NOT NULL, body bytea);

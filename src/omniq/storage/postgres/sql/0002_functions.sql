@@ -397,7 +397,8 @@ BEGIN
 END $body$;
 
 -- In how many seconds to look again after a claim that came back short: when the next task comes up. What is due and
--- was not handed out is held by somebody's lock, a claimer's most likely; if not, it is there again in a moment.
+-- was not handed out is held by somebody's lock, a claimer's most likely; if not, it is there again in a moment. The
+-- last moment that Python can name arrives here as infinity, and comes up never.
 CREATE FUNCTION next_look(
     names text[], at_queues text[], at_ranks smallint[], at_dues timestamptz[], at_seqs bigint[])
 RETURNS float8 LANGUAGE plpgsql AS $body$
@@ -409,7 +410,7 @@ BEGIN
         SELECT s.dues, s.seqs INTO dues, seqs FROM spread(names, at_queues, at_ranks, at_dues, at_seqs) s;
     END IF;
     RETURN (SELECT min(CASE WHEN h.due <= clock() OR h.eta IS NULL THEN 0.1
-            ELSE extract(epoch FROM h.due - clock()) END)::float8
+            WHEN isfinite(h.due) THEN extract(epoch FROM h.due - clock()) END)::float8
         FROM generate_series(-9, 0) AS r (rank) CROSS JOIN unnest(names) WITH ORDINALITY AS q (name, n)
         CROSS JOIN LATERAL (
             SELECT t.due, t.eta FROM task t WHERE t.status = 0 AND t.queue = q.name AND t.rank = r.rank::smallint
@@ -768,7 +769,8 @@ BEGIN
     END IF;
 END $body$;
 
--- T16 for those whose time is over; ids that were remembered long enough and workers silent for a day go too.
+-- T16 for those whose time is over. What was remembered long enough goes too: ids for ten minutes, workers that are
+-- silent for a day, parcels that came in for thirty.
 CREATE FUNCTION prune(page bigint, OUT many bigint) LANGUAGE plpgsql
 SET search_path FROM CURRENT SET enable_sort = off
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
@@ -788,6 +790,7 @@ BEGIN
     DELETE FROM gone g WHERE g.ctid = ANY (ARRAY(
         SELECT o.ctid FROM gone o WHERE o.until <= clock() ORDER BY o.until LIMIT page FOR UPDATE SKIP LOCKED));
     DELETE FROM worker w WHERE w.seen_at < after(-86400);
+    DELETE FROM parcel p WHERE p.body IS NULL AND p.at < after(-30 * 86400);
     -- Once nothing is left from before the clock was set back, claims need not look for it.
     UPDATE latest SET at = clock() WHERE at > after(60)
         AND NOT EXISTS (SELECT FROM task t WHERE t.status = 0 AND t.eta IS NULL AND t.due > clock());

@@ -115,7 +115,8 @@ SELECT queue, rank, id, func_path, due FROM {schema}.heads()
 SELECT {schema}.ahead($1::text, $2::bigint)
 
 -- name: timings
-SELECT t.queue, extract(epoch FROM t.started_at - t.due)::float8, extract(epoch FROM t.finished_at - t.started_at)::float8
+-- The first moment that Python can name arrives here as minus infinity.
+SELECT t.queue, extract(epoch FROM t.started_at - greatest(t.due, '0001-01-01 00:00:00+00'))::float8, extract(epoch FROM t.finished_at - t.started_at)::float8
 FROM {schema}.task t WHERE t.status >= 2 AND t.status = 2 ORDER BY t.prune_at DESC LIMIT $1::bigint
 
 -- name: unended

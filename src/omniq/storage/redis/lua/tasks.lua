@@ -13,7 +13,8 @@
 --   unique   hash unique key -> id                 gone:ID  digest of a deleted task, until when; goes by itself
 --   queues   set of those with something waiting   paused   set of queues
 --   limits   hash queue -> how many may wait
---   parcel   list: what was taken out and not dropped yet    receipts  set of parcels that came in
+--   parcel   list: what was taken out and not dropped yet
+--   receipt:ID  a parcel that came in, until when that is known; goes by itself
 --   tally:M  hash column:queue -> what changed in minute M (0: what is older), which is also how many there are; what
 --            is enqueued waits, and is counted once for both     minutes  zset of those
 --   timings  list of the latest that succeeded, newest last

@@ -48,6 +48,14 @@ POSTGRES = [
         "hand_out",
     ),
     Mutant(
+        "PostgreSQL: the names of queues are written in somebody's strict transaction",
+        FUNCTIONS,
+        "    IF current_setting('transaction_isolation') = 'read committed' THEN\n        INSERT INTO queue",
+        "    IF true THEN\n        INSERT INTO queue",
+        (CONN,),
+        "our_own_books",
+    ),
+    Mutant(
         "PostgreSQL: tallies are put together in somebody's transaction",
         FUNCTIONS,
         "    limited := FOUND;",
@@ -142,6 +150,14 @@ POSTGRES = [
         "        timeout_s = ANSWER_TIMEOUT_S",
         (NETWORK,),
         "dead_connections",
+    ),
+    Mutant(
+        "PostgreSQL: a beat that puts tallies together waits for a dead connection",
+        "storage/postgres/__init__.py",
+        "        \"fold\",\n        \"leave\",\n",
+        "        \"leave\",\n",
+        (NETWORK,),
+        "beside_its_work",
     ),
     Mutant(
         "a transaction is committed although the lease is stale",

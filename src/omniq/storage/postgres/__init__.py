@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 Durability = Literal["fsync", "relaxed"]
 NO_CLAIM: Final[tuple[Any, ...]] = (None, None, None, None, None, False, (), 0)
-# What a worker asks all the time.
+# What a worker asks all the time, and beside its work.
 MOMENTARY: Final = frozenset(
     {
         "exchange",
@@ -81,6 +81,8 @@ MOMENTARY: Final = frozenset(
         "announce",
         "progress",
         "beat",
+        "fold",
+        "leave",
         "version",
         "await",
         "unended",

@@ -68,8 +68,8 @@ END $body$;
 
 -- T1 for all or none. Nearly always everything is new, so it is inserted first; only what did not go in is looked
 -- at, one by one and in order. ON CONFLICT waits for a transaction that holds the same id or key, and then sees it.
--- It may be part of an application's transaction, strict or open for long: rows that concern others as well are not
--- touched here. The names of queues and the latest moment were written before (`announce`), tallies are only added.
+-- It may be part of an application's transaction, strict or open for long: rows are only added, none that concerns
+-- others is touched. The latest moment was written before (`announce`), tallies are put together elsewhere.
 CREATE FUNCTION enqueue(
     ids text[], digests bytea[], func_paths text[], payloads bytea[], queues text[], ranks smallint[],
     etas timestamptz[], delays float8[], expiries timestamptz[], expiry_delays float8[], intervals float8[],
@@ -92,6 +92,11 @@ BEGIN
     -- One at a time where a queue has a limit, or two could fill the last place of it.
     PERFORM FROM queue_limit l WHERE l.queue = ANY (queues) ORDER BY l.queue FOR UPDATE;
     limited := FOUND;
+    -- In a stricter isolation level this could fail, or make another one fail; there it was done before (`announce`).
+    IF current_setting('transaction_isolation') = 'read committed' THEN
+        INSERT INTO queue SELECT DISTINCT q.name FROM unnest(queues) AS q (name)
+            WHERE NOT EXISTS (SELECT FROM queue k WHERE k.name = q.name);
+    END IF;
     WITH put AS (
         INSERT INTO task (id, digest, func_path, payload, queue, rank, eta, due, expires_at, "interval", timeout,
             max_retries, max_losses, unique_key, headers, on_failure, result_ttl, enqueued_at)

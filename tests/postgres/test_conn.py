@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -24,7 +25,10 @@ from sqlalchemy.pool import NullPool
 
 from omniq import OmniQ, Task
 from omniq.errors import DuplicateTask, IdConflict, InvalidOption, NotFound, QueueFull, StoreUnavailable
-from omniq.storage.postgres import PostgresStorage
+from omniq.schedule import Schedule
+from omniq.storage.postgres import MAX_ENQUEUES, PostgresStorage
+from omniq.task import Answer, Settlement, WorkerInfo
+from tests.postgres.stores import TABLES
 
 JOB = "jobs.resize"
 
@@ -320,6 +324,75 @@ async def test_an_open_transaction_of_theirs_keeps_nobody_from_our_books(
         other = await asyncpg.connect(postgres_dsn)
         assert await other.fetchval(f'SELECT count(*) FROM "{schema}".tally') == 1
         await other.close()
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read", "serializable"])
+async def test_who_enqueued_and_stays_in_a_transaction_holds_up_nobody(
+    postgres_dsn: str, schema: str, isolation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row that was there before is locked by it, and every verb gets through."""
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        due, running, late = [await store.enqueue(Task(JOB, id=name)) for name in ("due", "running", "late")]
+        await store.reschedule(late, datetime.now(UTC) + timedelta(days=1))
+        other = await asyncpg.connect(postgres_dsn)
+        await other.execute(f"UPDATE \"{schema}\".latest SET at = at - interval '1 hour'")
+        async with strict(postgres_dsn, isolation) as conn:
+            for queue in ("default", "new"):
+                await store.enqueue(Task(JOB, queue=queue), conn=conn)
+                await store.enqueue_many([Task(JOB, queue=queue, unique_key=f"{queue} key")], conn=conn)
+            for table in (*TABLES, "latest"):
+                await other.fetch(f'SELECT FROM "{schema}".{table} FOR UPDATE NOWAIT')
+            monkeypatch.setattr("omniq.storage.postgres.FOLD_CHANCE", 1.0)
+            async with asyncio.timeout(20):
+                await store.enqueue_many([Task(JOB), Task(JOB, queue="new", unique_key="another")])
+                claims = await store.claim("ann", limit=2)
+                assert [task.id for task in claims] == [due, running]
+                assert await store.settle([Settlement.success(claims[0], b"")]) == [Answer.HELD]
+                await store.renew("ann", 30.0)
+                assert await store.release("ann") == 1
+                await store.pause("new")
+                await store.resume("new")
+                await store.limit_queue("new", 100)
+                await store.limit_queue("new", None)
+                await store.save_schedule(Schedule(name="tick", call=Task(JOB), every=60))
+                await store.lapse()
+                await store.prune()
+                await store.beat(WorkerInfo("ann", "ann", "host", 1))
+                await store.cancel(late)
+                await store.retry(late)
+                await store.migrate()
+                assert (await store.counts())["default"]["PENDING"] == 3
+                assert await store.verify() == []
+        await other.close()
+        assert (await store.counts())["default"]["PENDING"] == 5
+        assert await store.verify() == []
+
+
+async def test_enqueues_that_wait_for_somebody_s_transaction_leave_room_for_a_worker(
+    postgres_dsn: str, schema: str
+) -> None:
+    """Each of them keeps a connection until that ends; claims, settles and renewals need one meanwhile."""
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        await store.enqueue(Task(JOB))
+        looking = await asyncpg.connect(postgres_dsn)
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        async with strict(postgres_dsn, "read_committed") as conn:
+            first = await store.enqueue(Task(JOB, unique_key="k"), conn=conn)
+            blocked = [
+                asyncio.create_task(
+                    store.enqueue_many([Task(JOB, unique_key="k"), *(Task(JOB) for _ in range(20))])
+                )
+                for _ in range(2 * MAX_ENQUEUES)
+            ]
+            while await looking.fetchval(waiting) < MAX_ENQUEUES:  # noqa: ASYNC110 - no event comes from there
+                await asyncio.sleep(0.02)
+            async with asyncio.timeout(20):
+                claims = await store.claim("ann")
+                assert await store.settle([Settlement.success(claims[0], b"")]) == [Answer.HELD]
+                await store.renew("ann", 30.0)
+        placed = await asyncio.gather(*blocked)
+        assert {one[0] for one in placed} == {first}
+        await looking.close()
 
 
 @pytest.mark.parametrize("conn", [object(), "postgresql://", 5])

@@ -124,6 +124,19 @@ async def test_f6_a_dead_notification_costs_the_poll_interval(postgres_dsn: str,
         assert result.status is TaskStatus.SUCCESS
 
 
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("statement", ["fold", "leave"])
+async def test_f6_what_a_worker_says_beside_its_work_is_given_up_soon(
+    postgres_dsn: str, emptied: str, statement: str
+) -> None:
+    """Its beats put tallies together, and its stop waits for both."""
+    async with Proxy(postgres_dsn) as network, PostgresStorage(network.dsn, schema=emptied) as store:
+        network.kill()
+        async with asyncio.timeout(20):
+            with pytest.raises(StoreUnavailable, match="no answer in time"):
+                await store._ask(statement, 5 if statement == "fold" else "ann")
+
+
 async def test_f6_who_begins_to_listen_on_a_dead_connection_goes_on_without_it(
     postgres_dsn: str, emptied: str
 ) -> None:

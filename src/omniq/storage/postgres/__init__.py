@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,7 @@ from omniq.storage.embedded import check_claim
 from omniq.storage.onserver import OnServer, refuse_delete, refuse_reschedule, refuse_retry, renewal
 from omniq.storage.postgres import records
 from omniq.storage.postgres.claiming import Cursor
-from omniq.storage.postgres.connections import BORDER, Address, Connections, close
+from omniq.storage.postgres.connections import BORDER, MAX_CONNECTIONS, Address, Connections, close
 from omniq.storage.postgres.errors import IN_THE_WAY, code_of, explained, may_not_migrate, missing_schema
 from omniq.storage.postgres.joining import is_drivers, is_lost, run_on
 from omniq.storage.postgres.moving import PostgresMoving
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
 
 Durability = Literal["fsync", "relaxed"]
 NO_CLAIM: Final[tuple[Any, ...]] = (None, None, None, None, None, False, (), 0)
-# What a worker asks all the time.
+# What a worker asks all the time, and beside its work.
 MOMENTARY: Final = frozenset(
     {
         "exchange",
@@ -80,6 +81,8 @@ MOMENTARY: Final = frozenset(
         "announce",
         "progress",
         "beat",
+        "fold",
+        "leave",
         "version",
         "await",
         "unended",
@@ -97,6 +100,9 @@ FEW: Final = 5_000
 FOLD_AT_ONCE: Final = 100_000
 FOLD_A_FEW: Final = 5_000
 FOLD_CHANCE: Final = 0.001
+# An enqueue waits, and keeps its connection, where somebody's open transaction has its key or the limit of
+# its queue: claims, renewals and all else have some connections that no enqueue takes.
+MAX_ENQUEUES: Final = MAX_CONNECTIONS - 2
 # How long a queue's name need not be announced again.
 ANNOUNCED_S: Final = 5.0
 # Connections of the process that this one was forked from. Kept: the driver ends those that are collected.
@@ -158,6 +164,7 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
         self._looks = self._newest_look = 0
         self._heard_until = 0.0
         self._announced, self._announced_until = set[str](), 0.0
+        self._may_enqueue = asyncio.Semaphore(MAX_ENQUEUES)
         self._connections = connections
         try:
             await self._check_version()
@@ -258,7 +265,7 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
             return []
         if conn is None:
             return await self._enqueues.enqueue(stored, on_conflict)
-        await self._announce({task.queue for task in stored})
+        await self._announce(stored)
         # Their commit notifies whoever sleeps, our own workers too.
         arguments = records.enqueue_arguments(stored, on_conflict)
         rows = await self._on_their_connection(conn, arguments)
@@ -266,18 +273,21 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
         return placed(stored, rows)
 
     async def _enqueue(self, stored: list[StoredTask], on_conflict: OnConflict) -> list[Enqueued]:
+        await self._announce(stored)
         try:
-            rows = await self._fetch("enqueue", *records.enqueue_arguments(stored, on_conflict))
+            async with self._may_enqueue:
+                rows = await self._fetch("enqueue", *records.enqueue_arguments(stored, on_conflict))
         finally:
             self._ring(due=True, result=False)
         await self._fold_now_and_then()
         return placed(stored, rows)
 
-    async def _announce(self, queues: set[str]) -> None:
-        """Ahead of a transaction of the caller's: a strict one could fail over our books, or fail another."""
-        now = time.monotonic()
+    async def _announce(self, tasks: Iterable[StoredTask]) -> None:
+        """Ahead of enqueueing: in an application's own transaction it could hold up others, or fail."""
+        now = self.clock.monotonic()
         if now >= self._announced_until:
             self._announced, self._announced_until = set[str](), now + ANNOUNCED_S
+        queues = {task.queue for task in tasks}
         if not queues <= self._announced:
             await self._fetch("announce", list(queues))
             self._announced |= queues

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from omniq.schedule import Schedule
@@ -23,6 +23,9 @@ class PostgresSchedules(ServerSchedules):
     @abstractmethod
     async def _tell(self, statement: str, *arguments: Any) -> list[Row]: ...
 
+    @abstractmethod
+    async def _announce(self, tasks: Iterable[StoredTask]) -> None: ...
+
     async def _timetable(self) -> Timetable:
         [(now, next_at, found)] = await self._ask("schedules")
         return Timetable(now, next_at, found)
@@ -41,6 +44,8 @@ class PostgresSchedules(ServerSchedules):
     ) -> list[str] | None:
         *columns, _ = records.enqueue_arguments(tasks, "skip")
         kept = (schedule.name, before, schedule.revision, schedule.next_at, pack(schedule))
+        await self.open()
+        await self._announce(tasks)
         write = self._tell if tasks else self._ask
         [(made,)] = await write("write_schedule", *kept, *columns)
         return made if made is None else list(made)

@@ -68,6 +68,8 @@ END $body$;
 
 -- T1 for all or none. Nearly always everything is new, so it is inserted first; only what did not go in is looked
 -- at, one by one and in order. ON CONFLICT waits for a transaction that holds the same id or key, and then sees it.
+-- It may be part of an application's transaction, strict or open for long: rows are only added, none that concerns
+-- others is touched. The latest moment was written before (`announce`), tallies are put together elsewhere.
 CREATE FUNCTION enqueue(
     ids text[], digests bytea[], func_paths text[], payloads bytea[], queues text[], ranks smallint[],
     etas timestamptz[], delays float8[], expiries timestamptz[], expiry_delays float8[], intervals float8[],
@@ -92,10 +94,6 @@ BEGIN
     limited := FOUND;
     -- In a stricter isolation level this could fail, or make another one fail; there it was done before (`announce`).
     IF current_setting('transaction_isolation') = 'read committed' THEN
-        IF EXISTS (SELECT FROM latest l WHERE l.at < after(-10)) THEN
-            UPDATE latest SET at = clock() WHERE ctid = ANY (ARRAY(
-                SELECT l.ctid FROM latest l WHERE l.at < after(-10) FOR UPDATE SKIP LOCKED));
-        END IF;
         INSERT INTO queue SELECT DISTINCT q.name FROM unnest(queues) AS q (name)
             WHERE NOT EXISTS (SELECT FROM queue k WHERE k.name = q.name);
     END IF;

@@ -7,7 +7,7 @@ SELECT n, id, created FROM {schema}.enqueue(
     $16::text[], $17::text[], $18::float8[], $19::text)
 
 -- name: announce
--- What an enqueue writes beside its tasks: the names of their queues, and when it was.
+-- What comes before an enqueue, in a transaction of its own: the names of the queues, and when it is.
 WITH named AS (
     INSERT INTO {schema}.queue SELECT DISTINCT q.name FROM unnest($1::text[]) AS q (name)
     WHERE NOT EXISTS (SELECT FROM {schema}.queue k WHERE k.name = q.name))

@@ -57,25 +57,16 @@ class Here:
 
 
 class _InTurn:
-    """Job by job. Ctrl-C ends none: the one that it met is begun anew when the next is asked for."""
+    """Job by job."""
 
     def __init__(self, load: Callable[[Any], Loaded], jobs: Iterator[Any]) -> None:
         self._load = load
         self._jobs = jobs
-        self._begun: list[Any] = []
         self.taken = 0
 
     def __next__(self) -> Loaded:
-        if not self._begun:
-            self._begun.append(next(self._jobs))
-        try:
-            loaded = self._load(self._begun[0])
-        except Exception:
-            self._begun.clear()
-            raise
-        self.taken += 1
-        self._begun.clear()
-        return loaded
+        self.taken += 1  # first: a Ctrl-C may come from here on
+        return self._load(next(self._jobs))
 
     def close(self) -> None:
         """Nothing is ahead."""

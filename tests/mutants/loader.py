@@ -189,6 +189,22 @@ LOADER = [
         "look_like_the_end",
     ),
     Mutant(
+        "a Ctrl-C on a batch's way to the consumer counts it as given",
+        "data/epoch.py",
+        "                self._producer.go_back(self._reached)\n",
+        "",
+        (FAULTS,),
+        "on_the_way",
+    ),
+    Mutant(
+        "a batch that fails without a word is not named",
+        PRODUCERS,
+        '            _say_where(exc, f"while samples {_cut',
+        '            str(f"while samples {_cut',
+        (FAULTS,),
+        "without_a_word or named_as_well",
+    ),
+    Mutant(
         "the same in a lane",
         "data/producers.py",
         "            except StopIteration:  # these jobs have no end: a Ctrl-C has cut them off\n",

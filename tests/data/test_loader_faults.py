@@ -180,6 +180,35 @@ def test_a_ctrl_c_on_the_way_to_the_consumer_costs_no_batch(kind: str, workers: 
                 return
 
 
+class Restless:
+    """A sampler that never gives the same order twice."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.asked += 1
+        return iter([(n + self.asked) % 6 for n in range(6)])
+
+
+def test_after_a_ctrl_c_the_sampler_is_not_asked_again() -> None:
+    """It would give another order, in which samples are missing and others come twice."""
+    for moment in itertools.count():
+        loader, seen = DataLoader(range(6), 2, sampler=Restless()), list[int]()
+        iterator = iter(loader)
+        with pressing_at(moment, on_the_way) as pressed:
+            while True:
+                try:
+                    seen += next(iterator).tolist()
+                except StopIteration:
+                    break
+                except KeyboardInterrupt:
+                    continue
+        assert sorted(seen) == list(range(6)), pressed
+        if not pressed:
+            return
+
+
 GENERATORS = ("_noted", "_cut", "_jobs")
 ON_THE_WAY = ("epoch.py", "producers.py", "mapping.py", "stream.py", "loader_pool.py", "source.py")
 

@@ -40,7 +40,12 @@ class Child:
     ) -> None:  # fmt: skip
         self.what = f"{system} {verb}"
         self.log = log
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("OMNIQ_")}
+        # Installed packages have been compiled; ours would be anew in every process, where that is forbidden.
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("OMNIQ_") and name != "PYTHONDONTWRITEBYTECODE"
+        }
         self._output = log.with_suffix(".out")
         with log.open("ab") as stderr, self._output.open("wb") as stdout:
             self._process = subprocess.Popen(

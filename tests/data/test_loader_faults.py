@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import linecache
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,9 +20,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loguru import logger
 
 from omniq.data import DataLoader
-from omniq.errors import CollateFailed, UnserializableArgument, WorkerDied
+from omniq.errors import CollateFailed, InvalidOption, UnserializableArgument, WorkerDied
 from tests.data.bodies import until
 from tests.data.datasets import (
     Big,
@@ -133,7 +136,7 @@ def test_a_ctrl_c_that_meets_a_generator_does_not_look_like_the_end(kind: str, w
         whole = [digest(batch) for batch in loader]
         for moment in itertools.count():
             loader.load_state_dict(loader.state_dict() | {"position": START})
-            with pressing_at(moment) as pressed:
+            with pressing_at(moment, in_a_generator) as pressed:
                 iterator, seen = None, list[str]()
                 while len(seen) <= len(whole):
                     try:
@@ -150,19 +153,87 @@ def test_a_ctrl_c_that_meets_a_generator_does_not_look_like_the_end(kind: str, w
                 return
 
 
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("kind", ["map", "shards"])
+def test_a_ctrl_c_on_the_way_to_the_consumer_costs_no_batch(kind: str, workers: int) -> None:
+    """Whatever line it comes before, of all that hand a batch over: the next one is that which it met."""
+    dataset: Any = Images(5, side=2) if kind == "map" else Lines([3, 2])
+    options: dict[str, Any] = {"shuffle": kind == "map", "seed": 4, "num_workers": workers, "prefetch": 1}
+    with DataLoader(dataset, 2, **options) as loader:
+        whole = [digest(batch) for batch in loader]
+        for moment in itertools.count():
+            loader.load_state_dict(loader.state_dict() | {"position": START})
+            iterator, seen = iter(loader), list[str]()
+            with pressing_at(moment, on_the_way) as pressed:
+                while len(seen) <= len(whole):
+                    try:
+                        seen.append(digest(next(iterator)))
+                    except StopIteration:
+                        break
+                    except KeyboardInterrupt:
+                        position = loader.state_dict()["position"]
+                        assert (position["epoch"], position["batches"]) in {(0, len(seen)), (1, 0)}
+            assert seen == whole, pressed
+            assert loader.state_dict()["position"] == START | {"epoch": 1}, pressed
+            if not pressed:
+                assert moment >= 10
+                return
+
+
+class Restless:
+    """A sampler that never gives the same order twice."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.asked += 1
+        return iter([(n + self.asked) % 6 for n in range(6)])
+
+
+def test_after_a_ctrl_c_the_sampler_is_not_asked_again() -> None:
+    """It would give another order, in which samples are missing and others come twice."""
+    for moment in itertools.count():
+        loader, seen = DataLoader(range(6), 2, sampler=Restless()), list[int]()
+        iterator = iter(loader)
+        with pressing_at(moment, on_the_way) as pressed:
+            while True:
+                try:
+                    seen += next(iterator).tolist()
+                except StopIteration:
+                    break
+                except KeyboardInterrupt:
+                    continue
+        assert sorted(seen) == list(range(6)), pressed
+        if not pressed:
+            return
+
+
 GENERATORS = ("_noted", "_cut", "_jobs")
+ON_THE_WAY = ("epoch.py", "producers.py", "mapping.py", "stream.py", "loader_pool.py", "source.py")
+
+
+def in_a_generator(frame: FrameType) -> bool:
+    return frame.f_code.co_name in GENERATORS
+
+
+def on_the_way(frame: FrameType) -> bool:
+    folder, file = os.path.split(frame.f_code.co_filename)
+    return file in ON_THE_WAY and os.path.basename(folder) == "data" and not in_a_generator(frame)
 
 
 @contextlib.contextmanager
-def pressing_at(moment: int) -> Iterator[list[str]]:
-    """Ctrl-C before the line of that number which the generators of jobs run, once."""
+def pressing_at(moment: int, is_meant: Callable[[FrameType], bool]) -> Iterator[list[str]]:
+    """Ctrl-C before the line of that number of those that are meant, once."""
     left, pressed = moment, list[str]()
 
     def trace(frame: FrameType, event: str, _arg: object) -> Any:
         nonlocal left
-        if frame.f_code.co_name not in GENERATORS:
+        if not is_meant(frame):
             return None
-        if event == "line":
+        # As a block is left, Python looks for signals only when its lock has been given back.
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and not line.lstrip().startswith("with "):
             left -= 1
             if left == -1:
                 pressed.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
@@ -175,6 +246,15 @@ def pressing_at(moment: int) -> Iterator[list[str]]:
         yield pressed
     finally:
         sys.settrace(before)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_batch_sampler_that_gives_single_keys_is_told(workers: int) -> None:
+    with DataLoader(range(9), batch_sampler=[[1, 2], 3], num_workers=workers) as loader:
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [1, 2]
+        with pytest.raises(InvalidOption, match="gave 3, which is no list of keys; sampler= takes"):
+            next(iterator)
 
 
 def test_a_sampler_that_fails_is_told_after_what_it_gave() -> None:
@@ -231,9 +311,73 @@ def test_d2_a_sample_that_kills_its_worker_fails_alone() -> None:
         assert loader.statistics is not None and loader.statistics.restarts >= 4
 
 
-def test_d4_what_cannot_travel_is_named() -> None:
-    import threading
+class Stops:
+    """What a loop would take for its end, and a pool tells in words."""
 
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        if index == 4:
+            raise StopIteration
+        return index
+
+
+def refused(samples: list[int]) -> list[int]:
+    if 4 in samples:
+        raise KeyError("no batch")
+    return samples
+
+
+def refused_line(samples: list[tuple[int, int, float]]) -> list[int]:
+    return refused([number for _, number, _ in samples])
+
+
+def locked(samples: list[int]) -> object:
+    return threading.Lock() if 4 in samples else samples
+
+
+@pytest.mark.parametrize(
+    ("dataset", "collate", "workers"),
+    [
+        (Fatal(6, side=2), None, 1),
+        (Stops(), None, 0),
+        (Stops(), None, 1),
+        (range(6), refused, 0),
+        (range(6), refused, 1),
+        (range(6), locked, 1),
+    ],
+)
+def test_a_batch_that_fails_without_a_word_is_named(dataset: Any, collate: Any, workers: int) -> None:
+    """A worker that dies, or a collate function, says nothing of the samples; somebody must look at them."""
+    with DataLoader(dataset, 3, num_workers=workers, collate=collate) as loader:
+        with pytest.raises(Exception, match=r".") as caught:
+            list(loader)
+        assert caught.value.__notes__ == ["while samples [3, 4, 5] of the dataset were loaded"]
+
+
+def test_so_is_one_of_a_lane() -> None:
+    with DataLoader(Lines([7]), 3, num_workers=1, collate=refused_line) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(KeyError) as caught:
+            next(iterator)
+        assert caught.value.__notes__ == ["while samples 3 to 5 of lane 0 were loaded"]
+
+
+def test_what_is_left_out_is_named_as_well() -> None:
+    said: list[str] = []
+    sink = logger.add(lambda text: said.append(str(text)), format="{message}", level="ERROR")
+    try:
+        with DataLoader(range(6), 3, collate=refused, on_error="skip") as loader:
+            assert list(loader) == [[0, 1, 2]]
+    finally:
+        logger.remove(sink)
+    [told] = said
+    assert "while samples [3, 4, 5] of the dataset were loaded" in told
+
+
+def test_d4_what_cannot_travel_is_named() -> None:
     images = Images()
     images.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(UnserializableArgument, match="dataset"):

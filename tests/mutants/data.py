@@ -19,8 +19,8 @@ DATA = [
     Mutant(
         "results as they come although order was asked for",
         STREAM,
-        "            found = self._results.pop(self._next, None)\n            if found is None:\n                return None\n",
-        "            found = self._results.pop(next(iter(self._results), -1), None)\n            if found is None:\n                return None\n",
+        "            if self._next not in self._results:\n                return None\n",
+        "            if not self._results:\n                return None\n            self._next = next(iter(self._results))\n",
         (SEED, PARTS),
         "s003_13 or whatever_ends_first",
     ),
@@ -83,9 +83,17 @@ DATA = [
     Mutant(
         "a skipped failure holds up what follows",
         STREAM,
-        "        while self._results.get(self._next) is SKIPPED:\n            del self._results[self._next]\n            self._next += 1\n",
+        "        while self._results.get(self._next) is SKIPPED:\n            self._next += 1  # before it goes, as above\n            del self._results[self._next - 1]\n",
         "        return\n",
         (PARTS,),
+    ),
+    Mutant(
+        "a Ctrl-C in a reading leaves a result that is counted and given to nobody",
+        STREAM,
+        "            self._hatch.recount()\n",
+        "",
+        (PARTS,),
+        "in_a_reading",
     ),
     Mutant(
         "a reader waits for ever for what was left out",

@@ -362,6 +362,14 @@ STARTING = [
         "one_who_gives_up",
     ),
     Mutant(
+        "a dead worker is busy for ever",
+        DISPATCHER,
+        '            message = worker.finish_task(0)\n            worker.enter("retired"',
+        '            message = worker.current_task\n            worker.enter("retired"',
+        (SEED,),
+        "s004_27",
+    ),
+    Mutant(
         "a moment of readiness is hope",
         "pool/starts.py",
         "        self._stillborn = 0\n\n",

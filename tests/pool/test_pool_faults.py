@@ -434,6 +434,33 @@ async def test_a_module_that_cannot_be_preloaded_may_be_logged_once() -> None:
     ]
 
 
+@pytest.mark.parametrize(("said", "seen"), [(None, "1"), ("3", "3")])
+async def test_libraries_use_one_thread_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, seen: str
+) -> None:
+    """Two workers with as many threads each as there are CPUs would be slower than one."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+        if said is not None:
+            monkeypatch.setenv(name, said)
+    async with WorkerPool(1, 1) as pool:
+        assert await pool.submit(os.getenv, "OPENBLAS_NUM_THREADS") == seen
+        assert await pool.submit(os.getenv, "OMP_NUM_THREADS") == seen
+
+
+async def test_what_a_call_has_printed_is_out_when_it_has_ended(tmp_path: Path) -> None:
+    """Or a kill would take it along."""
+    path = tmp_path / "output"
+
+    def print_to_a_file() -> None:
+        sys.stdout = path.open("w")  # with a buffer, as a pipe has
+        print("said")
+
+    async with WorkerPool(1, 1) as pool:
+        await pool.submit(print_to_a_file)
+        assert await pool.submit(path.read_text) == "said\n"
+
+
 async def test_workers_have_the_environment_of_the_pools_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of a template that was started again."""
     monkeypatch.setenv("WHEN", "at the start")

@@ -615,10 +615,13 @@ async def test_s004_27_a_task_on_a_worker_that_dies_is_reported() -> None:
     again = asyncio.ensure_future(pool.options(retries=1).submit(abs, -2))
     await turns()
     first, second = pool.children
+    dead = (await pool.workers.snapshot())[0]
     first.die()
     with pytest.raises(WorkerDied, match="SIGKILL") as died:
         await lost
     assert "SIGKILL" in died.value.cause
+    async with dead.lock:
+        assert (dead.status, dead.current_task) == ("error", None)
     second.die()
     await turns()
     assert not again.done()

@@ -19,6 +19,7 @@ from omniq.errors import PoolNotRunning
 from omniq.pool.pickles import told
 
 PROGRESS_EVERY_S: Final = 0.5
+MAX_TOLD_CHARS: Final = 500
 
 
 class Cursor:
@@ -96,6 +97,7 @@ class Epoch(Iterator[Any]):
         self._ahead = ahead
         self._has_room = pool is None
         self._is_over = False
+        self._reached = producer.position  # by the consumer, when it asked for the next batch
 
     def __iter__(self) -> Self:
         return self
@@ -103,6 +105,18 @@ class Epoch(Iterator[Any]):
     def __next__(self) -> Any:
         if self._is_over:
             raise StopIteration
+        self._reached = self._producer.position
+        try:
+            return self._batch()
+        except Exception:
+            raise
+        except BaseException:  # a Ctrl-C: nobody knows how far the batch had come
+            if not self._is_over:
+                self._cursor.position = self._reached
+                self._producer.go_back(self._reached)
+            raise
+
+    def _batch(self) -> Any:
         began_at = time.perf_counter()
         try:
             loaded = self._loaded()
@@ -130,7 +144,7 @@ class Epoch(Iterator[Any]):
                 if not self._skips_errors:
                     raise
                 self._cursor.left_out += self._producer.position.samples - self._cursor.position.samples
-                logger.error("a batch failed and is left out: {error:.500}", error=told(exc))
+                logger.error("a batch failed and is left out: {error}", error=_told(exc))
             else:
                 for sample in loaded.left_out:
                     self._cursor.left_out += 1
@@ -138,6 +152,7 @@ class Epoch(Iterator[Any]):
                 if not loaded.is_empty:
                     return loaded
             self._cursor.reached(self._producer.position)
+            self._reached = self._producer.position
 
     def _note(self, began_at: float) -> None:
         self._cursor.waited(began_at)
@@ -163,6 +178,11 @@ class Epoch(Iterator[Any]):
         if self._closes_pool and self._pool is not None:
             self._pool.close()
         self._pool = None
+
+
+def _told(exc: Exception) -> str:
+    notes = "; ".join(map(str, getattr(exc, "__notes__", ())))
+    return f"{told(exc):.{MAX_TOLD_CHARS}} ({notes:.{MAX_TOLD_CHARS}})"
 
 
 def _show(statistics: Statistics, *, is_over: bool) -> None:

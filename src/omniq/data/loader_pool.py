@@ -11,6 +11,7 @@ from omniq.data.crew import Crew, ProcessCrew
 from omniq.data.feeding import wanted_arena_bytes
 from omniq.data.mapping import Mapped
 from omniq.data.options import Options
+from omniq.data.producers import Results
 from omniq.data.sealed import sealed
 from omniq.data.seeding import own_chance_kept
 from omniq.data.sharing import SharedMemory
@@ -28,7 +29,7 @@ NOT_IMPORTED: Final = ("__main__", "__mp_main__", "builtins")
 
 
 class Runner(Protocol):
-    def run(self, verb: Verb, jobs: Iterable[Any], *, ahead: int, sticky: bool = False) -> Iterator[Loaded]:
+    def run(self, verb: Verb, jobs: Iterable[Any], *, ahead: int, sticky: bool = False) -> Results:
         """What becomes of each job, in order. An exception comes in its place, and the next ones follow."""
         ...
 
@@ -40,7 +41,7 @@ class Here:
         self._source = found
         self._writable = writable
 
-    def run(self, verb: Verb, jobs: Iterable[Any], *, ahead: int, sticky: bool = False) -> Iterator[Loaded]:
+    def run(self, verb: Verb, jobs: Iterable[Any], *, ahead: int, sticky: bool = False) -> Results:
         return _InTurn(partial(self._load, getattr(self._source, verb)), iter(jobs))
 
     def _load(self, load: Callable[[Any], Loaded], job: Any) -> Loaded:
@@ -55,24 +56,20 @@ class Here:
         return loaded._replace(batch=batch)
 
 
-class _InTurn(Iterator[Loaded]):
-    """Job by job. Ctrl-C ends none: the one that it met is begun anew when the next is asked for."""
+class _InTurn:
+    """Job by job."""
 
     def __init__(self, load: Callable[[Any], Loaded], jobs: Iterator[Any]) -> None:
         self._load = load
         self._jobs = jobs
-        self._begun: list[Any] = []
+        self.taken = 0
 
     def __next__(self) -> Loaded:
-        if not self._begun:
-            self._begun.append(next(self._jobs))
-        try:
-            loaded = self._load(self._begun[0])
-        except Exception:
-            self._begun.clear()
-            raise
-        self._begun.clear()
-        return loaded
+        self.taken += 1  # first: a Ctrl-C may come from here on
+        return self._load(next(self._jobs))
+
+    def close(self) -> None:
+        """Nothing is ahead."""
 
 
 class LoaderPool(WorkerPool):
@@ -107,7 +104,7 @@ class LoaderPool(WorkerPool):
         if wanted > self._options.arena_bytes and engine is not None and thread is not None:
             outcome(thread.submit(engine.grow(wanted)))
 
-    def run(self, verb: Verb, jobs: Iterable[Any], *, ahead: int, sticky: bool = False) -> Iterator[Loaded]:
+    def run(self, verb: Verb, jobs: Iterable[Any], *, ahead: int, sticky: bool = False) -> Results:
         function: Any = source.fetch if verb == "fetch" else source.read
         results = self.map(function, jobs, ahead=ahead, sticky=sticky)
         assert isinstance(results, Mapped)

@@ -55,6 +55,11 @@ class Mapped(Iterator[Any]):
                 self.close()
         raise StopIteration
 
+    @property
+    def taken(self) -> int:
+        """How many results were taken out of the stream, whether or not they arrived."""
+        return self._stream.head
+
     def begin(self) -> None:
         """Submit what may be ahead. Only what was read makes room, so a slow reader is not overtaken."""
         while self._more and self._stream.outstanding < self._ahead() * self._chunksize:

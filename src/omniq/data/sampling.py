@@ -14,6 +14,7 @@ from msgspec import Struct
 from omniq.data.position import Position
 from omniq.data.seeding import permutation
 from omniq.data.source import Job
+from omniq.errors import InvalidOption
 
 
 class Sampling(Struct, frozen=True, eq=False):
@@ -51,7 +52,12 @@ class Sampling(Struct, frozen=True, eq=False):
         _tell_epoch(batches, at.epoch)
         position = at.samples
         for batch in islice(iter(batches), at.batches, None):
-            keys = list(batch)  # which may be read once only
+            try:
+                keys = list(batch)  # which may be read once only
+            except TypeError as exc:
+                raise InvalidOption(
+                    f"batch_sampler gave {batch!r:.100}, which is no list of keys; sampler= takes single ones"
+                ) from exc
             yield Job(seed, at.epoch, position, keys)
             position += len(keys)
 

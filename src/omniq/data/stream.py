@@ -225,6 +225,11 @@ class Hatch:
 
     # --- out -------------------------------------------------------------------------------------
 
+    def recount(self) -> None:
+        """Count anew what nobody has taken; the lock is held."""
+        self.unread_bytes = sum(stream.recount() for stream in self._streams)
+        self.ready = sum(stream.unread for stream in self._streams)
+
     def took(self, result: Result) -> None:
         """Somebody has read it; the lock is held."""
         self.ready -= 1
@@ -313,8 +318,21 @@ class Stream:
 
     def _pass_skipped(self) -> None:
         while self._results.get(self._next) is SKIPPED:
-            del self._results[self._next]
-            self._next += 1
+            self._next += 1  # before it goes, as above
+            del self._results[self._next - 1]
+
+    def recount(self) -> int:
+        """Drop what was passed and is still there, and count the bytes of the rest; the lock is held."""
+        rest = [seq for seq in self._results if seq >= self._next] if self.is_ordered else self._ended
+        self._results = {seq: self._results[seq] for seq in rest}
+        sizes = [result.size_bytes for result in self._results.values() if isinstance(result, Result)]
+        self._unread = len(sizes)
+        return sum(sizes)
+
+    @property
+    def unread(self) -> int:
+        """Results that nobody has taken."""
+        return self._unread
 
     def forget(self) -> None:
         """Let go of every result; the lock is held."""
@@ -382,11 +400,19 @@ class Stream:
         self._owed.clear()
 
     def _pop(self) -> Result | None:
+        try:
+            return self._popped()
+        except BaseException:  # a Ctrl-C: this result may be lost, and nothing else
+            self._hatch.recount()
+            raise
+
+    def _popped(self) -> Result | None:
         if self.is_ordered:
-            found = self._results.pop(self._next, None)
-            if found is None:
+            self._pass_skipped()  # again, where a Ctrl-C came before it
+            if self._next not in self._results:
                 return None
-            self._next += 1
+            self._next += 1  # first: what is taken out and not passed would be waited for without an end
+            found = self._results.pop(self._next - 1)
             self._pass_skipped()
         elif not self._ended:
             return None

@@ -46,7 +46,8 @@ check: $(READY) ## the loop before a commit: format, lint, types, layers, logic,
 	$(PYTEST) -q $(PARALLEL) tests/architecture tests/logic tests/conformance --ignore tests/conformance/test_postgres.py --ignore tests/conformance/test_redis.py
 
 soak: $(READY) ## run the long fault tests
-	$(PYTEST) -m soak tests
+	@# On the disk: tests otherwise keep their files in memory.
+	TMPDIR="$${TMPDIR:-/tmp}" $(PYTEST) -m soak tests
 
 mutants: $(READY) ## plant bugs one at a time and expect the tests to turn red
 	$(BIN)/python -m tests.mutants.run

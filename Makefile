@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 # Not loadgroup or loadscope: after a crash of one of its workers, pytest-xdist 3.8.0 waits for ever with those.
-# Four on two cores: half of the time a test waits, for a process, a disk or a lease, rather than computes.
+# Four on two cores: many a test waits for a process, a server or a lease rather than computes.
 PARALLEL := -n 4 --dist worksteal
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 

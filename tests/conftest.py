@@ -11,7 +11,6 @@ import functools
 import gc
 import inspect
 import os
-import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
@@ -76,10 +75,15 @@ def folder_in_memory() -> Path | None:
     """
     folder = MEMORY / f"tests-{os.getuid()}"
     try:
-        if shutil.disk_usage(MEMORY).free < ROOM_BYTES:
+        system = os.statvfs(MEMORY)
+        # Tests write programs there, and run them.
+        if system.f_bavail * system.f_frsize < ROOM_BYTES or system.f_flag & os.ST_NOEXEC:
             return None
-        folder.mkdir(mode=0o711, exist_ok=True)  # PostgreSQL may run as another user, in a folder of its own
-        return folder if folder.stat().st_uid == os.getuid() else None
+        folder.mkdir(exist_ok=True)
+        if folder.lstat().st_uid != os.getuid():
+            return None
+        folder.chmod(0o711)  # PostgreSQL may run as another user, in a folder of its own
+        return folder
     except OSError:
         return None
 

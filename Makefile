@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 # Not loadgroup or loadscope: after a crash of one of its workers, pytest-xdist 3.8.0 waits for ever with those.
-# Four on two cores: half of the time a test waits, for a process, a disk or a lease, rather than computes.
+# Four on two cores: many a test waits for a process, a server or a lease rather than computes.
 PARALLEL := -n 4 --dist worksteal
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
@@ -46,7 +46,8 @@ check: $(READY) ## the loop before a commit: format, lint, types, layers, logic,
 	$(PYTEST) -q $(PARALLEL) tests/architecture tests/logic tests/conformance --ignore tests/conformance/test_postgres.py --ignore tests/conformance/test_redis.py
 
 soak: $(READY) ## run the long fault tests
-	$(PYTEST) -m soak tests
+	@# On the disk: tests otherwise keep their files in memory.
+	TMPDIR="$${TMPDIR:-/tmp}" $(PYTEST) -m soak tests
 
 mutants: $(READY) ## plant bugs one at a time and expect the tests to turn red
 	$(BIN)/python -m tests.mutants.run

@@ -12,7 +12,9 @@ import gc
 import inspect
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -22,6 +24,10 @@ DEFAULT_BOUND_S = 60.0
 CANCELLATION_GRACE_S = 15.0
 # Whoever has a server names it here; tests then start none of that kind, except those they mistreat.
 GIVEN = {"postgres": "OMNIQ_TEST_POSTGRES", "redis": "OMNIQ_TEST_REDIS"}
+
+# Where a system keeps files in memory, and what must be free there: the servers of a few tests at a time.
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 3 << 30
 
 # Folders whose tests take long, each of them, the longest first.
 LONG_FIRST = (
@@ -54,9 +60,32 @@ def pytest_configure(config: pytest.Config) -> None:
     kept = ("OMNIQ_REQUIRE", *GIVEN.values())
     for name in [name for name in os.environ if name.startswith("OMNIQ_") and name not in kept]:
         del os.environ[name]
+    if "TMPDIR" not in os.environ and (folder := folder_in_memory()) is not None:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     # A shell that starts us in the background has Ctrl-C ignored: what tests start would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def folder_in_memory() -> Path | None:
+    """For temporary files, those of servers too: tests ask whether a store syncs, not how fast a disk does.
+
+    A test of a store otherwise waits for little else, and on a busy disk ten times as long. The name is the
+    same in every run, so that pytest finds what the last ones left.
+    """
+    folder = MEMORY / f"tests-{os.getuid()}"
+    try:
+        system = os.statvfs(MEMORY)
+        # Tests write programs there, and run them.
+        if system.f_bavail * system.f_frsize < ROOM_BYTES or system.f_flag & os.ST_NOEXEC:
+            return None
+        folder.mkdir(exist_ok=True)
+        if folder.lstat().st_uid != os.getuid():
+            return None
+        folder.chmod(0o711)  # PostgreSQL may run as another user, in a folder of its own
+        return folder
+    except OSError:
+        return None
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

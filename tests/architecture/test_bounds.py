@@ -58,11 +58,11 @@ BLOCKED = [
 ]
 
 
-def run_pytest(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
+def run_pytest(folder: Path, source: str, grace_s: float) -> subprocess.CompletedProcess[str]:
     conftest = (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8")
-    impatient = conftest.replace("CANCELLATION_GRACE_S = 15.0", "CANCELLATION_GRACE_S = 1.5")
-    assert impatient != conftest
-    (folder / "conftest.py").write_text(impatient, encoding="utf-8")
+    assert conftest.count("CANCELLATION_GRACE_S = 15.0") == 1
+    patient = conftest.replace("CANCELLATION_GRACE_S = 15.0", f"CANCELLATION_GRACE_S = {grace_s}")
+    (folder / "conftest.py").write_text(patient, encoding="utf-8")
     shutil.copy(ROOT / "pyproject.toml", folder)
     (folder / "test_inner.py").write_text(HEAD + source, encoding="utf-8")
     deaf = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"]  # as a shell starts what goes into the background
@@ -71,7 +71,8 @@ def run_pytest(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_async_tests_run_and_every_way_to_fail_is_seen(tmp_path: Path) -> None:
-    ended = run_pytest(tmp_path, SEVERAL)
+    # All of them can be cancelled, so none waits for this; a busy machine may need it to write the report.
+    ended = run_pytest(tmp_path, SEVERAL, grace_s=15.0)
     assert "6 failed, 3 passed" in ended.stdout
     assert "FAILED test_inner.py::test_passes" not in ended.stdout
     for words in (
@@ -89,7 +90,7 @@ def test_async_tests_run_and_every_way_to_fail_is_seen(tmp_path: Path) -> None:
 def test_what_cannot_be_cancelled_ends_the_process_and_shows_where_it_was(
     tmp_path: Path, source: str
 ) -> None:
-    ended = run_pytest(tmp_path, source)
+    ended = run_pytest(tmp_path, source, grace_s=1.5)
     assert ended.returncode != 0
     assert "Timeout (0:00:01.700000)" in ended.stderr
     assert "in test_blocked" in ended.stderr

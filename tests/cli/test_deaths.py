@@ -182,9 +182,9 @@ async def test_f16_stuck_threads_end_the_process_and_others_then_run(site: Site)
 
 async def test_f15_the_supervisor_renews_while_the_loop_stands_still(site: Site) -> None:
     async with site.store() as store:
-        with site.worker("--processes", "2", "--lease", "0.9") as worker:
+        with site.worker("--processes", "2", "--lease", "2") as worker:
             await worker.ready(store, 2)
-            task_id = await store.enqueue(call("block", "block", 3.0))
+            task_id = await store.enqueue(call("block", "block", 4.0))
             [task] = await until_status(store, [task_id], TaskStatus.SUCCESS)
             assert (task.epoch, task.losses) == (1, 0)
             assert len(site.notes("BEGUN", "block")) == 1

@@ -8,16 +8,17 @@ J5  nothing is left RUNNING
 J6  no descriptor, thread, child, lock file or socket is left behind
 """
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from omniq.storage import SQLiteStorage
 from omniq.task import Run, RunOutcome, Task, TaskStatus
 from tests.faults.ledger import Begun, Ledger
+from tests.pool.leftovers import children, descriptors
 
 HISTORY_LIMIT = 20
 
@@ -69,30 +70,16 @@ def check_overlaps(ledger: Ledger, lease_s: float | None) -> None:
 @contextmanager
 def nothing_left_behind(database: Path) -> Iterator[None]:
     """J6, for this process and for the folder beside the database."""
-    descriptors, threads, children = _descriptors(), _threads(), _children()
+    before = _having()
     yield
-    assert _children() <= children, "J6: children"
-    assert _threads() <= threads, "J6: threads"
-    assert _descriptors() <= descriptors, "J6: descriptors"
+    for kind, now in _having().items():
+        assert now <= before[kind], f"J6: {kind}"
     folder = database.with_name(database.name + "-omniq")
     left = {path.name for path in folder.iterdir()} - {"write.lock"} if folder.exists() else set()
     assert left == set(), f"J6: {left}"
 
 
-def _descriptors() -> set[str]:
-    found: set[str] = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            found.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
-        except FileNotFoundError:
-            continue  # the one that listed the folder
-    return found
-
-
-def _threads() -> set[str]:
-    # Those that asyncio keeps for the loop of the test end with that loop.
-    return {thread.name for thread in threading.enumerate() if not thread.name.startswith("asyncio_")}
-
-
-def _children() -> set[int]:
-    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+def _having() -> dict[str, set[Any]]:
+    # The threads that asyncio keeps for the loop of the test end with that loop.
+    threads = {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio_")}
+    return {"descriptors": descriptors(), "threads": threads, "children": children()}

@@ -236,7 +236,7 @@ POSTGRES = [
         "storage/postgres/connections.py",
         "    with suppress(RuntimeError):\n        conn.terminate()",
         "    with suppress(ZeroDivisionError):\n        conn.terminate()",
-        ("tests/postgres/test_loops.py",),
+        ("tests/app/test_loops.py",),
     ),
     Mutant(
         "a forked child ends its parent's connections",
@@ -258,7 +258,7 @@ POSTGRES = [
         "storage/onserver.py",
         "            self._forget_parents()\n        super().abandon()",
         "            self._forget_parents()",
-        ("tests/postgres/test_loops.py", "tests/redis/test_loops.py"),
+        ("tests/app/test_loops.py",),
         "worker",
     ),
     Mutant(

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,26 +54,40 @@ def put_to_sleep(pid: int, bound_s: float = 20.0) -> None:
 
 
 class Having(NamedTuple):
-    """To be compared by `beyond`: what an earlier test that failed had left may go at any moment."""
+    """Each thing by what tells it from all others, never a count.
+
+    What a failed test had left may go while a later one looks, and as much would not be missed in a count.
+    """
 
     processes: set[int]
-    threads: int
-    descriptors: int
-    segments: int
+    threads: set[int]
+    descriptors: set[str]
+    segments: set[str]
 
     @classmethod
     def now(cls) -> Having:
-        maps = Path("/proc/self/maps").read_text().splitlines()
         # Others have files there, too: PostgreSQL, or a browser.
-        named = sum(1 for _ in Path("/dev/shm").glob("*omniq*"))
-        mapped = sum("memfd:" in line for line in maps)
-        descriptors = len(os.listdir("/proc/self/fd"))
-        return cls(family(), threading.active_count(), descriptors, named + mapped)
+        named = {str(path) for path in Path("/dev/shm").glob("*omniq*")}
+        threads = {thread.native_id or 0 for thread in threading.enumerate()}
+        return cls(family(), threads, descriptors(), named | mappings())
 
     def beyond(self, before: Having) -> list[str]:
-        """What there is more of than before, in words."""
-        new = [f"process {pid}" for pid in self.processes - before.processes]
-        for name in ("threads", "descriptors", "segments"):
-            more = getattr(self, name) - getattr(before, name)
-            new += [f"{more} {name}"] if more > 0 else []
-        return new
+        """What there is that was not there before, in words."""
+        return [
+            f"{kind}: {one}" for kind in self._fields for one in getattr(self, kind) - getattr(before, kind)
+        ]
+
+
+def descriptors() -> set[str]:
+    """Number, kind and inode of each."""
+    found = set[str]()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the one that listed the folder
+            found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')} {os.fstat(int(number)).st_ino}")
+    return found
+
+
+def mappings() -> set[str]:
+    """Place and inode of all memory without a name."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {f"{line.split()[0]} {line.split()[4]}" for line in lines if "memfd:" in line}

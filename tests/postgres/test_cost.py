@@ -204,6 +204,7 @@ async def test_several_queues_are_not_sorted(postgres_dsn: str, schema: str) -> 
     assert read.entries["task_waiting"] < 10 * (3 * AT_ONCE + AT_ONCE) * 1.5
 
 
+@pytest.mark.quiet
 async def test_many_queues_cost_in_proportion(postgres_dsn: str, schema: str) -> None:
     """Ten times as many of everything take ten times as long, not a hundred times; from a cursor, too."""
     took_s: dict[int, float] = {}

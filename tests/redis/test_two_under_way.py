@@ -127,11 +127,12 @@ async def test_no_answer_in_time_is_told_to_both(
     redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire_module, "LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(wire_module, "ANSWER_TIMEOUT_S", 0.3)
     async with two_through(redis_url, namespace) as (store, network, lanes):
         network.silence()
-        exchanging = asyncio.create_task(both(lanes))
-        await until(lambda: _both_failed(lanes))
+        with monkeypatch.context() as impatient:  # only here: a busy machine may answer later than that
+            impatient.setattr(wire_module, "ANSWER_TIMEOUT_S", 0.3)
+            exchanging = asyncio.create_task(both(lanes))
+            await until(lambda: _both_failed(lanes))
         network.heal()
         await exchanging
         await asyncio.gather(*(lane.drain() for lane in lanes))

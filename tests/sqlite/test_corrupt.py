@@ -14,6 +14,7 @@ from omniq import AsyncWorkerPool, Task, TaskStatus
 from omniq.errors import CorruptRecord
 from omniq.storage import SQLiteStorage
 from omniq.task import Answer, Settlement, TaskError, WorkerInfo
+from omniq.testing import VirtualClock
 from tests.faults.processes import eventually
 
 BOOM = TaskError("ValueError", "boom")
@@ -331,11 +332,13 @@ async def test_a_running_row_of_nonsense_ends_when_its_lease_does(
     database: Path, reported: list[str]
 ) -> None:
     """It cannot be read, so it cannot run again; but it must not stay RUNNING for ever either."""
-    async with SQLiteStorage(database) as storage:
+    clock = VirtualClock()
+    async with SQLiteStorage(database, clock=clock) as storage:
         bad = await storage.enqueue(Task("a.b"))
         good = await storage.enqueue(Task("a.b"))
-        await storage.claim("ann", limit=2, lease=0.001)
+        await storage.claim("ann", limit=2, lease=10)
         spoil(database, bad, "headers", "{")
+        await clock.advance(11)
         await storage.lapse()
         assert column_of(database, bad, "status") == 3
         assert column_of(database, bad, "headers") == "{"

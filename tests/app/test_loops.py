@@ -2,19 +2,36 @@
 
 import asyncio
 import gc
+from collections.abc import Iterator
 
 import pytest
 
 from omniq import AsyncWorkerPool, OmniQ, Task
 from omniq.storage.postgres import PostgresStorage
+from omniq.storage.redis import RedisStorage
+from tests.postgres.stores import fresh_schema
+from tests.redis.stores import fresh_namespace
 
 # Of a connection whose loop has closed only the collector can close the socket, and says so.
-left_to_the_collector = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+Remote = PostgresStorage | RedisStorage
 
 
-@left_to_the_collector
-def test_an_application_on_one_loop_after_the_other(postgres_dsn: str, emptied: str) -> None:
-    q = OmniQ(PostgresStorage(postgres_dsn, schema=emptied))
+@pytest.fixture(params=["postgres", "redis"])
+def storage(request: pytest.FixtureRequest) -> Iterator[Remote]:
+    if request.param == "postgres":
+        dsn: str = request.getfixturevalue("postgres_dsn")
+        with fresh_schema(dsn) as schema:
+            yield PostgresStorage(dsn, schema=schema)
+    else:
+        url: str = request.getfixturevalue("redis_url")
+        with fresh_namespace(url) as namespace:
+            yield RedisStorage(url, namespace=namespace)
+
+
+def test_an_application_on_one_loop_after_the_other(storage: Remote) -> None:
+    q = OmniQ(storage)
     job = q.task(name="jobs.resize")(len)
     ids = {asyncio.run(job.aenqueue("a")).id for _ in range(4)}
     assert len(ids) == 4
@@ -27,11 +44,7 @@ def test_an_application_on_one_loop_after_the_other(postgres_dsn: str, emptied: 
     gc.collect()
 
 
-@left_to_the_collector
-def test_a_worker_starts_again_when_its_loop_was_closed_without_a_stop(
-    postgres_dsn: str, emptied: str
-) -> None:
-    storage = PostgresStorage(postgres_dsn, schema=emptied)
+def test_a_worker_starts_again_when_its_loop_was_closed_without_a_stop(storage: Remote) -> None:
     pool = AsyncWorkerPool(storage, poll_interval=0.02)
     for _ in range(2):
         asyncio.run(pool.start())

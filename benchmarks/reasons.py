@@ -57,11 +57,11 @@ WHY: Final[dict[str, str]] = {
     "Redis: drain at a backlog of 1,000,000 / 10,000": (
         "a server built with libc looks for memory among what a million tasks have left free, which is most "
         "of it; and hash tables that have just passed a power of two are moved by whoever uses them, a step "
-        "with each look-up (decision 0035)"
+        "with each look-up"
     ),
     "Redis: enqueue one by one, sync / huey": (
         "huey pushes one value onto a list; a script keeps record, order, digest and tallies with a dozen "
-        "commands, which takes the server as much longer as huey takes in Python (decision 0035)"
+        "commands, which takes the server as much longer as huey takes in Python"
     ),
     "Redis: latency p50, ms": (
         "from the ring to the worker, from there to the claim, from its answer to the body: each is a "

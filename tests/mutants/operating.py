@@ -168,7 +168,7 @@ OPERATING = [
     Mutant(
         "full processes are no reason",
         "logic/why.py",
-        "    return any(task.queue in pool.queues and pool.free <= 0 for pool in worker.pools)\n",
+        "    return any(queue in pool.queues and pool.free <= 0 for pool in worker.pools)\n",
         "    return False\n",
         ("tests/logic/test_why.py",),
     ),

@@ -58,7 +58,7 @@ async def test_processes_and_their_scaling_are_told_and_why_says_that_they_are_f
         [reason, *_] = why(await facts_about(storage, second.id))
         assert (reason.because, reason.text) == (
             Because.FULL,
-            "all 1 processes of the 1 workers that serve it are taken",
+            "all 1 processes of the only worker that serves it are taken",
         )
         gate.touch()
         await first.aresult(timeout=30)

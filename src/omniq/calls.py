@@ -13,7 +13,8 @@ from msgspec import Struct
 from omniq.errors import InvalidOption, UnserializableArgument
 from omniq.logic.retry import RetryRules
 from omniq.names import class_name, main_module
-from omniq.serializer import KeySerializer, Serializer
+from omniq.serializer import Serializer
+from omniq.serializer.data import KeySerializer
 from omniq.task import (
     MAX_NAME_CHARS,
     Duration,
@@ -227,10 +228,13 @@ class Shape:
         return [(name, bound.arguments[name]) for name in names]
 
 
+_KEY_SERIALIZER: Final = KeySerializer()
+
+
 def unique_key_of(name: str, values: Sequence[tuple[str, Any]]) -> str:
     """One key for equal calls, in every process: plain data only."""
     try:
-        data = KeySerializer().dumps(values)
+        data = _KEY_SERIALIZER.dumps(values)
     except UnserializableArgument as exc:
         raise InvalidOption(
             f"unique= needs arguments of plain data: {exc}; name others, or give unique_key='...'"

@@ -81,17 +81,17 @@ class LoopThread:
         try:
             self.loop.run_forever()
         finally:
-            self._cancel_what_is_left()
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            self._let_end(left)
             if self._last is not None:
                 self.loop.run_until_complete(self._last())
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self._let_end({self.loop.create_task(self.loop.shutdown_asyncgens())})
             self._shut_executor()
             self.loop.close()
 
-    def _cancel_what_is_left(self) -> None:
-        left = asyncio.all_tasks(self.loop)
-        for task in left:
-            task.cancel()
+    def _let_end(self, left: set[asyncio.Task[Any]]) -> None:
         if left:
             ended, _ = self.loop.run_until_complete(asyncio.wait(left, timeout=LAST_WORDS_S))
             for task in ended:
@@ -100,8 +100,12 @@ class LoopThread:
     def _shut_executor(self) -> None:
         """`loop.shutdown_default_executor` waits for its threads for ever, before Python 3.12 at least."""
         shutting = threading.Thread(target=self._executor.shutdown, name=f"{self.name}-end", daemon=True)
-        shutting.start()
-        shutting.join(LAST_WORDS_S)
+        try:
+            shutting.start()
+        except RuntimeError:  # while the interpreter ends, Python 3.12 and later start no threads
+            self._executor.shutdown(wait=False)
+        else:
+            shutting.join(LAST_WORDS_S)
 
     def run(self, work: Coroutine[Any, Any, T], advice: str = "await the async twin instead") -> T:
         """Run `work` on the loop and wait for it. An interrupted wait cancels it.

@@ -147,6 +147,13 @@ def test_equal_dicts_have_one_key_wherever_they_are(wrap: Callable[[Any], Any]) 
         unique_key_of("t.sync", [("by", wrap({"a": object()}))])
 
 
+def test_a_tuple_has_the_key_of_a_list() -> None:
+    """Who enqueues with JSON, as the command does, can say nothing else."""
+    assert unique_key_of("t.sync", [("by", {"at": (1, 2)})]) == unique_key_of(
+        "t.sync", [("by", {"at": [1, 2]})]
+    )
+
+
 def test_unique_by_some_arguments() -> None:
     q = OmniQ(MemoryStorage())
 

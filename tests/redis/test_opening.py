@@ -94,10 +94,15 @@ async def test_a_user_who_needs_no_password() -> None:
             assert await storage.counts() == {}
 
 
-async def test_a_namespace_of_a_newer_version_is_refused(redis_url: str, namespace: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "says"), [(999, "upgrade OmniQ"), (1, "empty it"), ("x", "upgrade OmniQ")]
+)
+async def test_a_namespace_of_another_version_is_refused(
+    redis_url: str, namespace: str, version: int | str, says: str
+) -> None:
     async with wired(redis_url) as wire:
-        await wire.call("SET", f"{{{namespace}}}:version", 999)
-    with pytest.raises(SchemaMismatch, match="upgrade OmniQ"):
+        await wire.call("SET", f"{{{namespace}}}:version", version)
+    with pytest.raises(SchemaMismatch, match=says):
         await RedisStorage(redis_url, namespace=namespace).open()
 
 

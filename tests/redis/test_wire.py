@@ -46,7 +46,9 @@ print("alive")
 
 def test_a_ctrl_c_while_a_command_is_packed_crashes_nothing() -> None:
     """In a process of its own: what went wrong here was a segmentation fault."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
 
 

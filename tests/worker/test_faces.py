@@ -168,11 +168,30 @@ print("stopped in good order", pool.running)
 
 LEFT_RUNNING = """
 from omniq import WorkerPool
-from omniq import crew, loopthread, worker
 from omniq.storage import SQLiteStorage
 
 pool = WorkerPool(SQLiteStorage("jobs.db"), 2)
 pool.start()
+print("leaving")
+"""
+
+STUCK_GENERATOR = """
+import asyncio
+from omniq.loopthread import LoopThread
+
+async def endless():
+    try:
+        yield 1
+    finally:
+        await asyncio.Event().wait()
+
+async def begin():
+    global stuck
+    stuck = endless()
+    await anext(stuck)
+
+with LoopThread("stuck") as thread:
+    thread.run(begin())
 print("leaving")
 """
 
@@ -209,8 +228,9 @@ print("leaving")
         (SCRIPT, "stopped in good order False"),  # Ctrl-C during run()
         (LEFT_RUNNING, "leaving"),  # a pool that nobody stops does not keep the interpreter
         (STUCK_THREAD, "leaving"),  # nor does the thread of a body that never returns
+        (STUCK_GENERATOR, "leaving"),  # nor an async generator that does not want to end
     ],
-    ids=["interrupted", "left running", "stuck thread"],
+    ids=["interrupted", "left running", "stuck thread", "stuck generator"],
 )
 def test_a_program_with_a_pool_ends(script: str, says: str, tmp_path: Path) -> None:
     begun = time.monotonic()
@@ -226,7 +246,6 @@ def test_a_program_with_a_pool_ends(script: str, says: str, tmp_path: Path) -> N
 INTERRUPTED_TWICE = """
 import asyncio, os, signal, sys, threading, traceback
 from omniq import Task, WorkerPool
-from omniq import crew, loopthread, worker
 from omniq.storage import SQLiteStorage
 
 inside = threading.Event()

@@ -8,7 +8,7 @@ A payload of msgpack or JSON is data only: reading one runs no code that it brou
 
 from omniq.serializer.base import Serializer
 from omniq.serializer.classes import register
-from omniq.serializer.data import JsonSerializer, KeySerializer, MsgpackSerializer
+from omniq.serializer.data import JsonSerializer, MsgpackSerializer
 from omniq.serializer.envelope import Encoded
 from omniq.serializer.pickled import CloudpickleSerializer
 
@@ -16,7 +16,6 @@ __all__ = [
     "Serializer",
     "MsgpackSerializer",
     "JsonSerializer",
-    "KeySerializer",
     "CloudpickleSerializer",
     "Encoded",
     "register",

@@ -372,7 +372,7 @@ class BaseStorage(ABC):
         raise self._lacks("take_out")
 
     async def take_in(self, parcel: Parcel) -> TakenIn:
-        """Keep what is in a parcel of another store, all or nothing. Again, within thirty days, is nothing.
+        """Keep what is in a parcel of another store, all or nothing; only once, for thirty days.
 
         Tasks keep id, epoch, attempts, losses, status, moments, result and history. An id that is known here
         with the same call is left as it is; with another call it is `IdConflict`. A waiting task whose unique

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -59,7 +60,7 @@ from omniq.task import (
     shown,
 )
 
-VERSION: Final = 1
+VERSION: Final = 2
 # How long a word that somebody waits for results is good for; it is given again with every look.
 EAR_MS: Final = 30_000
 _NONE, _UNREADABLE = -1, -2
@@ -145,10 +146,12 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
         found = await self._server.command("GET", key)
         if found is None:
             await self._server.command("SET", key, VERSION, "NX")
-        elif not found.isdigit() or int(found) > VERSION:
+        elif found != str(VERSION).encode():
+            older = found.isdigit() and int(found) < VERSION
             raise SchemaMismatch(
                 f"namespace {shown(self.namespace)} of {self._address.shown} has version "
-                f"{found.decode(errors='replace')}, this OmniQ knows {VERSION}; upgrade OmniQ here"
+                f"{found.decode(errors='replace')}, this OmniQ knows {VERSION}; "
+                + ("empty it, or take another one" if older else "upgrade OmniQ here")
             )
         await self._try_to_ring(self._server)
 
@@ -251,12 +254,10 @@ class RedisStorage(OnServer, RedisLooking, RedisSchedules, RedisMoving):
         stored = self.encode_many(tasks)
         if not stored:
             return []
-        if server.waits:
-            return self._enqueue_on_loop(server, loop, stored, on_conflict)
-        try:
-            return self._enqueue_blocking(server, blocking, stored, on_conflict)
-        except WaitsForDisk:  # another server than the loop knows so far
-            return self._enqueue_on_loop(server, loop, stored, on_conflict)
+        if not server.waits:
+            with contextlib.suppress(WaitsForDisk):  # another server than the loop knows so far
+                return self._enqueue_blocking(server, blocking, stored, on_conflict)
+        return self._enqueue_on_loop(server, loop, stored, on_conflict)
 
     def _enqueue_blocking(
         self, server: Server, blocking: Blocking, stored: list[StoredTask], on_conflict: OnConflict

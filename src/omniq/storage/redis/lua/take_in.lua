@@ -10,7 +10,7 @@ local function next_one()
 end
 
 local id = next_one()
-local receipt, REMEMBER_S = ns .. 'receipt:' .. id, 30 * 86400
+local receipt, RECEIPT_S = ns .. 'receipt:' .. id, 30 * 86400
 local known_until = redis.call('GET', receipt)
 if known_until and tonumber(known_until) > now then return { 1, 0, 0, 0, 0, 0 } end
 local returned = redis.call('LINDEX', ns .. 'parcel', 0) == id
@@ -74,7 +74,7 @@ end
 for _ = 1, tonumber(next_one()) do put('SADD', 'paused', next_one()) end
 for _ = 1, tonumber(next_one()) do redis.call('HSETNX', ns .. 'limits', next_one(), next_one()) end
 if returned then redis.call('DEL', ns .. 'parcel')
-else redis.call('SET', receipt, string.format('%.0f', now + REMEMBER_S * 1000000), 'EX', REMEMBER_S) end
+else redis.call('SET', receipt, string.format('%.0f', now + RECEIPT_S * 1000000), 'EX', RECEIPT_S) end
 rang_due, rang_result = true, true
 ring(ARGV[1])
 return { 1, #new, known, blocked, schedules, returned and 1 or 0 }

@@ -59,6 +59,7 @@ FAILED = replace(TASK, status=TaskStatus.FAILED, error=BOOM, finished_at=at(-9))
     (Facts(TASK, NOW, workers=(worker(functions=("jobs.other",)),)), Because.UNKNOWN_FUNCTION, "knows jobs.resize"),
     (Facts(TASK, NOW, workers=(worker(functions=("jobs.*",)),)), Because.NEXT, "nothing is in its way"),
     (Facts(AHEAD, NOW, workers=IDLE),                           Because.SCHEDULED, "ahead: 2026-01-01 12:01:30"),
+    (Facts(replace(TASK, eta=at(7 * 86400)), NOW, workers=IDLE), Because.SCHEDULED, "ahead: 2026-01-08 12:00:00+00:00 (in 7 d 0 h)"),
     (Facts(BACKOFF, NOW, (run(RunOutcome.RETRIED),), workers=IDLE), Because.BACKOFF, "until 2026-01-01 12:01:30+00:00 (in 1 min 30 s) after ValueError: boom (failure 2, of at most 4)"),
     (Facts(replace(AHEAD, losses=2), NOW, (run(RunOutcome.LOST),), workers=IDLE), Because.AFTER_LOSS, "(2 so far)"),
     (Facts(replace(AHEAD, losses=1), NOW, (run(RunOutcome.DIED),), workers=IDLE), Because.AFTER_LOSS, "(1 so far)"),

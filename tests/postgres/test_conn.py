@@ -27,6 +27,7 @@ from omniq import OmniQ, Task
 from omniq.errors import DuplicateTask, IdConflict, InvalidOption, NotFound, QueueFull, StoreUnavailable
 from omniq.schedule import Schedule
 from omniq.storage.postgres import MAX_ENQUEUES, PostgresStorage
+from omniq.storage.postgres.schema import Statements
 from omniq.task import Answer, Settlement, WorkerInfo
 from tests.postgres.stores import TABLES
 
@@ -330,7 +331,10 @@ async def test_an_open_transaction_of_theirs_keeps_nobody_from_our_books(
 async def test_who_enqueued_and_stays_in_a_transaction_holds_up_nobody(
     postgres_dsn: str, schema: str, isolation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No row that was there before is locked by it, and every verb gets through."""
+    """No row that was there before is locked by it, and every verb gets through.
+
+    Two rows are, and must be: the limit of a queue that has one, and a task that 'replace' changes.
+    """
     async with PostgresStorage(postgres_dsn, schema=schema) as store:
         due, running, late = [await store.enqueue(Task(JOB, id=name)) for name in ("due", "running", "late")]
         await store.reschedule(late, datetime.now(UTC) + timedelta(days=1))
@@ -368,6 +372,21 @@ async def test_who_enqueued_and_stays_in_a_transaction_holds_up_nobody(
         assert await store.verify() == []
 
 
+@pytest.mark.parametrize(("queue", "waits"), [("known", "off"), ("new", "on")])
+async def test_a_moment_alone_is_announced_without_waiting_for_the_disk(
+    postgres_dsn: str, schema: str, queue: str, waits: str
+) -> None:
+    """Who enqueues seldom would wait twice each time. A name is remembered, and so must be kept."""
+    async with PostgresStorage(postgres_dsn, schema=schema) as store:
+        await store.enqueue(Task(JOB, queue="known"))
+    conn = await asyncpg.connect(postgres_dsn, server_settings={"synchronous_commit": "on"})
+    await conn.execute(f"UPDATE \"{schema}\".latest SET at = at - interval '1 hour'")
+    async with conn.transaction():
+        await conn.fetch(Statements(schema)["announce"], [queue])
+        assert await conn.fetchval("SHOW synchronous_commit") == waits
+    await conn.close()
+
+
 async def test_enqueues_that_wait_for_somebody_s_transaction_leave_room_for_a_worker(
     postgres_dsn: str, schema: str
 ) -> None:
@@ -375,7 +394,10 @@ async def test_enqueues_that_wait_for_somebody_s_transaction_leave_room_for_a_wo
     async with PostgresStorage(postgres_dsn, schema=schema) as store:
         await store.enqueue(Task(JOB))
         looking = await asyncpg.connect(postgres_dsn)
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND "
+            "datname = current_database() AND application_name = 'omniq work' AND strpos(query, $1) > 0"
+        )
         async with strict(postgres_dsn, "read_committed") as conn:
             first = await store.enqueue(Task(JOB, unique_key="k"), conn=conn)
             blocked = [
@@ -384,7 +406,7 @@ async def test_enqueues_that_wait_for_somebody_s_transaction_leave_room_for_a_wo
                 )
                 for _ in range(2 * MAX_ENQUEUES)
             ]
-            while await looking.fetchval(waiting) < MAX_ENQUEUES:  # noqa: ASYNC110 - no event comes from there
+            while await looking.fetchval(waiting, schema) < MAX_ENQUEUES:  # noqa: ASYNC110 - no event comes from there
                 await asyncio.sleep(0.02)
             async with asyncio.timeout(20):
                 claims = await store.claim("ann")

@@ -12,7 +12,7 @@ import pytest
 from omniq import AsyncWorkerPool, Task
 from omniq.errors import StoreUnavailable
 from omniq.storage.postgres import PostgresStorage, connections
-from omniq.task import Settlement, TaskStatus
+from omniq.task import Settlement, TaskStatus, WorkerInfo
 from tests.faults import verbs
 from tests.faults.verbs import VERBS
 from tests.postgres import bodies
@@ -135,6 +135,19 @@ async def test_f6_what_a_worker_says_beside_its_work_is_given_up_soon(
         async with asyncio.timeout(20):
             with pytest.raises(StoreUnavailable, match="no answer in time"):
                 await store._ask(statement, 5 if statement == "fold" else "ann")
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_f6_a_worker_is_heard_of_also_where_tallies_cannot_be_put_together(
+    postgres_dsn: str, emptied: str
+) -> None:
+    async with PostgresStorage(postgres_dsn, schema=emptied) as store:
+        other = await asyncpg.connect(postgres_dsn)
+        async with other.transaction():
+            await other.execute(f'LOCK TABLE "{emptied}".tally')
+            await store.beat(WorkerInfo("ann", "ann", "host", 1))
+        await other.close()
+        assert [one.id for one in await store.workers()] == ["ann"]
 
 
 async def test_f6_who_begins_to_listen_on_a_dead_connection_goes_on_without_it(

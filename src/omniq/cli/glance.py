@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from omniq.cli.text import safe
 from omniq.logic.health import is_silent, judge
-from omniq.logic.why import at_a_glance
+from omniq.logic.why import at_a_glance, span
 from omniq.storage.base import BaseStorage
 from omniq.storage.facts import vital_signs
 from omniq.storage.tallying import counted, rated
@@ -57,7 +57,7 @@ async def glance(storage: BaseStorage) -> Glance:
     for head in heads[:SHOWN]:
         state = "paused" if head.queue in paused else "waiting"
         because = at_a_glance(head.queue, head.func_path, paused, workers, now) or ""
-        cells = (state, _name(head.func_path), _name(head.queue), span(head.due_at, now), because)
+        cells = (state, _name(head.func_path), _name(head.queue), _ago(head.due_at, now), because)
         tasks.append(TaskRow(head.task_id, cells))
     for task in failed:
         tasks.append(_task(task, "failed", task.finished_at, task.error.type if task.error else "", now))
@@ -79,13 +79,13 @@ def _queue(
 ) -> QueueRow:
     numbers = (str(counts.get(status, 0)) for status in TaskStatus)
     state = "paused" if paused else "open"
-    return QueueRow(name, (safe(name), state, *numbers, "" if oldest is None else span(oldest, now)), paused)
+    return QueueRow(name, (safe(name), state, *numbers, _ago(oldest, now)), paused)
 
 
 def _task(task: Task, state: str, since: datetime | None, note: str, now: datetime) -> TaskRow:
     if task.cancel_requested:
         state = "cancelling"
-    return TaskRow(task.id, (state, _name(task.func_path), _name(task.queue), span(since, now), safe(note)))
+    return TaskRow(task.id, (state, _name(task.func_path), _name(task.queue), _ago(since, now), safe(note)))
 
 
 def _name(text: str) -> str:
@@ -94,14 +94,5 @@ def _name(text: str) -> str:
     return shown if len(shown) <= NAME_CHARS else f"…{shown[1 - NAME_CHARS :]}"
 
 
-def span(since: datetime | None, now: datetime) -> str:
-    """How long ago, in the largest two units that say something."""
-    if since is None:
-        return ""
-    seconds = max(0, int((now - since).total_seconds()))
-    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
-    if days:
-        return f"{days} d {hours % 24} h"
-    if hours:
-        return f"{hours} h {minutes % 60} min"
-    return f"{minutes} min {seconds % 60} s" if minutes else f"{seconds} s"
+def _ago(since: datetime | None, now: datetime) -> str:
+    return "" if since is None else span((now - since).total_seconds())

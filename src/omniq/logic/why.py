@@ -82,8 +82,8 @@ def at_a_glance(
 def _ended(task: Task) -> Reason:
     text = f"it is {task.status} since {_moment(task.finished_at)}"
     if task.error is not None:
-        kind, kind_of_error = task.error.kind, task.error.type.lower()
-        text += f": {task.error}" if kind == kind_of_error else f": {kind}: {task.error}"
+        is_said = task.error.kind == task.error.type.lower()
+        text += f": {task.error}" if is_said else f": {task.error.kind}: {task.error}"
     again = task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED)
     return Reason(Because.ENDED, text, "retry it to run it again" if again else "")
 
@@ -103,12 +103,12 @@ def _held(facts: Facts) -> list[Reason]:
     if task.cancel_requested:
         reasons.append(Reason(Because.CANCELLING, f"worker {task.owner} was asked to stop it"))
     since_s = 0.0 if task.started_at is None else (facts.now - task.started_at).total_seconds()
-    text = f"worker {task.owner} holds it since {_moment(task.started_at)} ({_span(since_s)})"
+    text = f"worker {task.owner} holds it since {_moment(task.started_at)} ({span(since_s)})"
     if task.timeout is not None:
         text += f"; its timeout is {task.timeout:g} s"
     help_it = "" if task.cancel_requested else "cancel it, if it is stuck"
     if holder is not None and holder.blocked_s:
-        text += f"; the event loop of that worker has not moved for {_span(holder.blocked_s)}"
+        text += f"; the event loop of that worker has not moved for {span(holder.blocked_s)}"
         help_it = "the log of that worker says what blocks its loop; end the worker, if it goes on"
     reasons.append(Reason(Because.RUNNING, text, help_it))
     return reasons
@@ -152,7 +152,7 @@ def _later(facts: Facts) -> Reason:
     """Its eta is ahead: who moved it there?"""
     task, until = facts.task, _moment(facts.task.eta)
     if task.eta is not None:
-        until += f" (in {_span((task.eta - facts.now).total_seconds())})"
+        until += f" (in {span((task.eta - facts.now).total_seconds())})"
     last = facts.history[-1] if facts.history else None
     if last is not None and last.outcome is RunOutcome.RETRIED and task.error is not None:
         text = f"it waits until {until} after {task.error} (failure {task.attempts}, of at most "
@@ -172,10 +172,10 @@ def _due(facts: Facts, able: Sequence[WorkerInfo]) -> list[Reason]:
     if task.suspicions > 0:
         text = f"in flight when a worker died ({task.suspicions} so far): it waits for a process of its own"
         reasons.append(Reason(Because.SUSPECT, text))
+    whose = "the only worker that serves it" if len(able) == 1 else f"the {len(able)} workers that serve it"
     if able and all(_is_full(one) for one in able):
         slots = sum(one.concurrency for one in able)
-        where = "the only worker that serves it" if len(able) == 1 else f"{len(able)} workers that serve it"
-        text = f"no slot is free: {slots} of {slots} taken, on {where}"
+        text = f"no slot is free: {slots} of {slots} taken, on {whose}"
         do = "raise --concurrency, or start another worker"
         if blocked := [one.id for one in able if one.blocked_s]:
             text += f"; nothing moves on {blocked[0]}: its event loop is blocked"
@@ -183,9 +183,6 @@ def _due(facts: Facts, able: Sequence[WorkerInfo]) -> list[Reason]:
         reasons.append(Reason(Because.FULL, text, do))
     elif able and all(_is_full(one) or _lacks_processes(one, task.queue) for one in able):
         most = sum(pool.most for one in able for pool in one.pools if task.queue in pool.queues)
-        whose = (
-            "the only worker that serves it" if len(able) == 1 else f"the {len(able)} workers that serve it"
-        )
         text = f"all {most} processes of {whose} are taken"
         reasons.append(Reason(Because.FULL, text, "raise --task-processes, or start another worker"))
     if facts.ahead > 0:
@@ -229,7 +226,12 @@ def _moment(moment: datetime | None) -> str:
     return "an unknown moment" if moment is None else moment.isoformat(" ", "seconds")
 
 
-def _span(seconds: float) -> str:
-    minutes, rest = divmod(int(max(0.0, seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+def span(seconds: float) -> str:
+    """In the largest two units that say something."""
+    whole = max(0, int(seconds))
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if days:
+        return f"{days:,} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"

@@ -461,7 +461,8 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
 
     async def beat(self, worker: WorkerInfo) -> None:
         await self._ask("beat", worker.id, records.json_text(worker))
-        await self._ask("fold", FOLD_AT_ONCE)
+        with suppress(StoreError):  # the worker was heard of all the same
+            await self._ask("fold", FOLD_AT_ONCE)
 
     async def leave(self, worker: str) -> None:
         await self._ask("leave", worker)

@@ -78,7 +78,7 @@ async function overview(view) {
 // --- queues --------------------------------------------------------------------------------------
 
 // Why nothing of a queue runs, in the words of `why`. A pause counts also where nothing is due.
-const holdsBack = (queue) => (queue.paused ? pill("paused") : queue.oldest?.because ? pill(queue.oldest.because) : null);
+const holdsBack = (queue) => (queue.paused ? "paused" : queue.oldest?.because);
 
 function queueTable(view, seen) {
   const cell = (queue, status, less) => h("td", { class: less ? "num less" : "num" }, queue.counts[status]
@@ -91,7 +91,7 @@ function queueTable(view, seen) {
     ? h("button", { type: "button", onclick: act(queue, "resume") }, "Resume")
     : h("button", { type: "button", onclick: act(queue, "pause") }, "Pause"));
   return [table(["Queue", ["Waiting", "num"], ["Running", "num"], ["Failed", "num"], ["Done", "num less"], ["Ended in 5 min", "num less"], ["Oldest due", "num"], ["", "less"]], seen.queues.map((queue) => h("tr", { dataset: { queue: queue.name } },
-    h("td", {}, h("b", {}, queue.name), " ", holdsBack(queue), h("div", { class: "phone" }, button(queue))),
+    h("td", {}, h("b", {}, queue.name), " ", holdsBack(queue) && pill(holdsBack(queue)), h("div", { class: "phone" }, button(queue))),
     cell(queue, "PENDING"), cell(queue, "RUNNING"), cell(queue, "FAILED"), cell(queue, "SUCCESS", true),
     h("td", { class: "num less" }, queue.failed_5m ? h("small", { class: "badtext" }, `${number(queue.failed_5m)} failed of `) : null, queue.ended_5m ? number(queue.ended_5m) : h("span", { class: "zero" }, "0")),
     h("td", { class: "num" }, queue.oldest ? h("a", { href: taskHref(queue.oldest.id) }, since(queue.oldest.due_at)) : "–"),
@@ -130,7 +130,7 @@ function errorLine(error) {
 function byOrWhy(view, task) {
   if (task.owner) return task.owner;
   const queue = task.state === "PENDING" && view.state.overview?.queues.find((one) => one.name === task.queue);
-  const because = queue && (queue.paused ? "paused" : queue.oldest?.because);
+  const because = queue && holdsBack(queue);
   return [because === "paused" || because === "unserved queue" ? pill(because) : null, task.error ? errorLine(task.error) : null];
 }
 

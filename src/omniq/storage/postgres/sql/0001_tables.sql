@@ -101,8 +101,8 @@ CREATE TABLE tally (
 CREATE TABLE queue (name text COLLATE "C" NOT NULL);
 CREATE INDEX queue_name ON queue (name);
 
--- The latest moment at which anything was enqueued, to about ten seconds. The clock is behind it only after it was
--- set back; tasks without an eta that were enqueued before that are due all the same.
+-- The latest moment at which anything was enqueued, to about fifteen seconds (`announce`), and as long as an enqueue
+-- then waits for its turn. The clock is behind it only after it was set back; tasks without an eta that were enqueued before that are due all the same.
 CREATE TABLE latest (at timestamptz NOT NULL);
 INSERT INTO latest VALUES ('-infinity');
 

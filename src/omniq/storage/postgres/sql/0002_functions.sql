@@ -69,7 +69,7 @@ END $body$;
 -- T1 for all or none. Nearly always everything is new, so it is inserted first; only what did not go in is looked
 -- at, one by one and in order. ON CONFLICT waits for a transaction that holds the same id or key, and then sees it.
 -- It may be part of an application's transaction, strict or open for long: rows are only added, none that concerns
--- others is touched. The latest moment was written before (`announce`), tallies are put together elsewhere.
+-- others is touched, but for the limit of a queue and the task that 'replace' changes. The latest moment was written before (`announce`), tallies are put together elsewhere.
 CREATE FUNCTION enqueue(
     ids text[], digests bytea[], func_paths text[], payloads bytea[], queues text[], ranks smallint[],
     etas timestamptz[], delays float8[], expiries timestamptz[], expiry_delays float8[], intervals float8[],

@@ -7,12 +7,14 @@ SELECT n, id, created FROM {schema}.enqueue(
     $16::text[], $17::text[], $18::float8[], $19::text)
 
 -- name: announce
--- What comes before an enqueue, in a transaction of its own: the names of the queues, and when it is.
+-- What comes before an enqueue, in a transaction of its own: the names of the queues, and when it is. The moment alone
+-- does not wait for the disk: it lies ahead of the enqueue in the log, so what is lost with it is the enqueue as well.
 WITH named AS (
     INSERT INTO {schema}.queue SELECT DISTINCT q.name FROM unnest($1::text[]) AS q (name)
-    WHERE NOT EXISTS (SELECT FROM {schema}.queue k WHERE k.name = q.name))
+    WHERE NOT EXISTS (SELECT FROM {schema}.queue k WHERE k.name = q.name) RETURNING 1)
 UPDATE {schema}.latest SET at = {schema}.clock() WHERE ctid = ANY (ARRAY(
     SELECT l.ctid FROM {schema}.latest l WHERE l.at < {schema}.clock() - interval '10 seconds' FOR UPDATE SKIP LOCKED))
+RETURNING CASE WHEN NOT EXISTS (SELECT FROM named) THEN set_config('synchronous_commit', 'off', true) END
 
 -- name: exchange
 SELECT * FROM {schema}.exchange(

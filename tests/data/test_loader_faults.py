@@ -257,6 +257,71 @@ def test_a_batch_sampler_that_gives_single_keys_is_told(workers: int) -> None:
             next(iterator)
 
 
+def test_a_batch_that_fails_as_it_is_read_tells_its_own_failure() -> None:
+    def keys() -> Iterator[int]:
+        yield 1
+        raise TypeError("of the sampler")
+
+    with (
+        DataLoader(range(9), batch_sampler=[keys()]) as loader,
+        pytest.raises(TypeError, match="of the sampler"),
+    ):
+        next(iter(loader))
+
+
+class Unsendable:
+    """A key that no worker can get."""
+
+    def __repr__(self) -> str:
+        return "unsendable"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not to be sent")
+
+
+@pytest.mark.parametrize("bad", range(5))
+def test_keys_that_cannot_be_sent_fail_in_the_place_of_their_batch(bad: int) -> None:
+    """It came while another batch was asked for, which was blamed, and all that followed were mistaken."""
+    batches: list[list[Any]] = [[number] for number in range(5)]
+    batches[bad] = [Unsendable(), Unsendable()]
+    expected: list[Any] = [[number] for number in range(5)]
+    expected[bad] = "while samples [unsendable, unsendable] of the dataset were loaded"
+    with DataLoader(range(5), batch_sampler=batches, num_workers=1) as loader:
+        iterator, seen = iter(loader), list[Any]()
+        while len(seen) <= 5:
+            try:
+                seen.append(next(iterator).tolist())
+            except UnserializableArgument as exc:
+                seen += exc.__notes__
+            except StopIteration:
+                break
+        assert seen == expected
+
+
+@pytest.mark.parametrize("bad", [0, 1, 3])
+def test_a_ctrl_c_beside_keys_that_cannot_be_sent_costs_no_batch(bad: int) -> None:
+    """It ended in a loop: what could not be sent was sent again for ever."""
+    batches: list[list[Any]] = [[number] for number in range(4)]
+    batches[bad] = [Unsendable()]
+    with DataLoader(range(4), batch_sampler=batches, num_workers=1, prefetch=2, on_error="skip") as loader:
+        for moment in itertools.count():
+            loader.load_state_dict(loader.state_dict() | {"position": START})
+            iterator, seen = iter(loader), list[int]()
+            with pressing_at(moment, on_the_way) as pressed:
+                while len(seen) <= 4:
+                    try:
+                        seen += next(iterator).tolist()
+                    except StopIteration:
+                        break
+                    except KeyboardInterrupt:
+                        assert pressed
+            assert seen == [number for number in range(4) if number != bad], pressed
+            assert loader.statistics is not None
+            assert loader.statistics.left_out == 1, pressed
+            if not pressed:
+                return
+
+
 def test_a_sampler_that_fails_is_told_after_what_it_gave() -> None:
     def keys() -> Any:
         yield from (1, 2, 3)

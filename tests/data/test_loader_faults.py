@@ -266,11 +266,13 @@ def pressing_at(moment: int, is_meant: Callable[[FrameType], bool]) -> Iterator[
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # it would close generators that earlier epochs have left, and the Ctrl-C would meet those
     sys.settrace(trace)
     try:
         yield pressed
     finally:
         sys.settrace(before)
+        gc.enable()
 
 
 @pytest.mark.parametrize("workers", WORKERS)

@@ -154,12 +154,12 @@ def test_a_ctrl_c_that_meets_a_generator_does_not_look_like_the_end(kind: str, w
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("kind", ["map", "shards"])
+@pytest.mark.parametrize("kind", ["map", "shards", "skip"])
 def test_a_ctrl_c_on_the_way_to_the_consumer_costs_no_batch(kind: str, workers: int) -> None:
     """Whatever line it comes before, of all that hand a batch over: the next one is that which it met."""
-    dataset: Any = Images(5, side=2) if kind == "map" else Lines([3, 2])
+    dataset: Any = {"map": Images(5, side=2), "shards": Lines([3, 2]), "skip": Faulty(5, side=2)}[kind]
     options: dict[str, Any] = {"shuffle": kind == "map", "seed": 4, "num_workers": workers, "prefetch": 1}
-    with DataLoader(dataset, 2, **options) as loader:
+    with DataLoader(dataset, 2, on_error="skip" if kind == "skip" else "raise", **options) as loader:
         whole = [digest(batch) for batch in loader]
         for moment in itertools.count():
             loader.load_state_dict(loader.state_dict() | {"position": START})
@@ -175,8 +175,33 @@ def test_a_ctrl_c_on_the_way_to_the_consumer_costs_no_batch(kind: str, workers: 
                         assert (position["epoch"], position["batches"]) in {(0, len(seen)), (1, 0)}
             assert seen == whole, pressed
             assert loader.state_dict()["position"] == START | {"epoch": 1}, pressed
+            assert loader.statistics is not None
+            assert loader.statistics.left_out == (kind == "skip"), pressed
             if not pressed:
                 assert moment >= 10
+                return
+
+
+def test_a_second_ctrl_c_in_a_lane_costs_no_batch_either() -> None:
+    """The first one ends the jobs of a lane that gave one batch: the new ones are counted from nothing."""
+    with DataLoader(Lines([7]), 2, seed=4, num_workers=1, prefetch=1) as loader:
+        whole = [digest(batch) for batch in loader]
+        for moment in itertools.count():
+            loader.load_state_dict(loader.state_dict() | {"position": START})
+            iterator = iter(loader)
+            seen = [digest(next(iterator))]
+            with pressing_at(0, in_a_generator), pytest.raises(KeyboardInterrupt):
+                next(iterator)
+            with pressing_at(moment, on_the_way) as pressed:
+                while len(seen) <= len(whole):
+                    try:
+                        seen.append(digest(next(iterator)))
+                    except StopIteration:
+                        break
+                    except KeyboardInterrupt:
+                        assert pressed
+            assert seen == whole, pressed
+            if not pressed:
                 return
 
 
@@ -241,11 +266,13 @@ def pressing_at(moment: int, is_meant: Callable[[FrameType], bool]) -> Iterator[
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # it would close generators that earlier epochs have left, and the Ctrl-C would meet those
     sys.settrace(trace)
     try:
         yield pressed
     finally:
         sys.settrace(before)
+        gc.enable()
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -255,6 +282,71 @@ def test_a_batch_sampler_that_gives_single_keys_is_told(workers: int) -> None:
         assert next(iterator).tolist() == [1, 2]
         with pytest.raises(InvalidOption, match="gave 3, which is no list of keys; sampler= takes"):
             next(iterator)
+
+
+def test_a_batch_that_fails_as_it_is_read_tells_its_own_failure() -> None:
+    def keys() -> Iterator[int]:
+        yield 1
+        raise TypeError("of the sampler")
+
+    with (
+        DataLoader(range(9), batch_sampler=[keys()]) as loader,
+        pytest.raises(TypeError, match="of the sampler"),
+    ):
+        next(iter(loader))
+
+
+class Unsendable:
+    """A key that no worker can get."""
+
+    def __repr__(self) -> str:
+        return "unsendable"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not to be sent")
+
+
+@pytest.mark.parametrize("bad", range(5))
+def test_keys_that_cannot_be_sent_fail_in_the_place_of_their_batch(bad: int) -> None:
+    """It came while another batch was asked for, which was blamed, and all that followed were mistaken."""
+    batches: list[list[Any]] = [[number] for number in range(5)]
+    batches[bad] = [Unsendable(), Unsendable()]
+    expected: list[Any] = [[number] for number in range(5)]
+    expected[bad] = "while samples [unsendable, unsendable] of the dataset were loaded"
+    with DataLoader(range(5), batch_sampler=batches, num_workers=1) as loader:
+        iterator, seen = iter(loader), list[Any]()
+        while len(seen) <= 5:
+            try:
+                seen.append(next(iterator).tolist())
+            except UnserializableArgument as exc:
+                seen += exc.__notes__
+            except StopIteration:
+                break
+        assert seen == expected
+
+
+@pytest.mark.parametrize("bad", [0, 1, 3])
+def test_a_ctrl_c_beside_keys_that_cannot_be_sent_costs_no_batch(bad: int) -> None:
+    """It ended in a loop: what could not be sent was sent again for ever."""
+    batches: list[list[Any]] = [[number] for number in range(4)]
+    batches[bad] = [Unsendable()]
+    with DataLoader(range(4), batch_sampler=batches, num_workers=1, prefetch=2, on_error="skip") as loader:
+        for moment in itertools.count():
+            loader.load_state_dict(loader.state_dict() | {"position": START})
+            iterator, seen = iter(loader), list[int]()
+            with pressing_at(moment, on_the_way) as pressed:
+                while len(seen) <= 4:
+                    try:
+                        seen += next(iterator).tolist()
+                    except StopIteration:
+                        break
+                    except KeyboardInterrupt:
+                        assert pressed
+            assert seen == [number for number in range(4) if number != bad], pressed
+            assert loader.statistics is not None
+            assert loader.statistics.left_out == 1, pressed
+            if not pressed:
+                return
 
 
 def test_a_sampler_that_fails_is_told_after_what_it_gave() -> None:
@@ -365,16 +457,39 @@ def test_so_is_one_of_a_lane() -> None:
         assert caught.value.__notes__ == ["while samples 3 to 5 of lane 0 were loaded"]
 
 
+class Nameless(int):
+    def __repr__(self) -> str:
+        raise ValueError("not to be shown")
+
+
+def test_keys_that_cannot_be_shown_do_not_replace_the_failure() -> None:
+    loader = DataLoader(range(6), sampler=[Nameless(4)], collate=refused)
+    with pytest.raises(KeyError, match="no batch"):
+        next(iter(loader))
+
+
 def test_what_is_left_out_is_named_as_well() -> None:
+    with errors_said() as said, DataLoader(range(6), 3, collate=refused, on_error="skip") as loader:
+        assert list(loader) == [[0, 1, 2]]
+    [told] = said
+    assert "while samples [3, 4, 5] of the dataset were loaded" in told
+
+
+def test_where_nothing_is_noted_nothing_stands_in_brackets() -> None:
+    with errors_said() as said, DataLoader(range(6), batch_sampler=[[1], 3], on_error="skip") as loader:
+        assert [batch.tolist() for batch in loader] == [[1]]
+    [told] = said
+    assert told.rstrip().endswith("takes single ones")
+
+
+@contextlib.contextmanager
+def errors_said() -> Iterator[list[str]]:
     said: list[str] = []
     sink = logger.add(lambda text: said.append(str(text)), format="{message}", level="ERROR")
     try:
-        with DataLoader(range(6), 3, collate=refused, on_error="skip") as loader:
-            assert list(loader) == [[0, 1, 2]]
+        yield said
     finally:
         logger.remove(sink)
-    [told] = said
-    assert "while samples [3, 4, 5] of the dataset were loaded" in told
 
 
 def test_d4_what_cannot_travel_is_named() -> None:

@@ -326,6 +326,25 @@ def test_a_ctrl_c_in_a_reading_costs_at_most_that_result(ordered: bool) -> None:
             return
 
 
+def test_a_ctrl_c_in_a_reading_wakes_a_loop_that_waits_for_readers() -> None:
+    """It makes room as any reading does; nobody else would say so, and the reader would wait for ever."""
+    for moment in itertools.count():
+        hatch = Hatch(None)
+        hatch.enter("running")
+        stream, woken = Stream(hatch, ordered=True, on_error="raise"), list[bool]()
+        hatch.open(stream)
+        hatch.submit(stream, [Work(0, "nap", 1, None)] * 2)
+        for item in hatch.received():
+            hatch.started(item)
+        stream.finish(0, 0, 10)
+        hatch.is_narrow = True
+        hatch.wake = lambda woken=woken: woken.append(True)  # type: ignore[misc]
+        pressed = pressed_at(moment, stream.take_until_done)
+        assert bool(woken) >= (not hatch.ready), moment
+        if not pressed:
+            return
+
+
 def pressed_at(moment: int, call: Callable[[], object]) -> bool:
     """Ctrl-C before the line of that number which `call` runs in our own modules; False if it runs fewer."""
     left = moment

@@ -83,7 +83,7 @@ DATA = [
     Mutant(
         "a skipped failure holds up what follows",
         STREAM,
-        "        while self._results.get(self._next) is SKIPPED:\n            self._next += 1  # before it goes, as above\n            del self._results[self._next - 1]\n",
+        "        while self._results.get(self._next) is SKIPPED:\n            self._next += 1  # before it goes, as in `_popped`\n            del self._results[self._next - 1]\n",
         "        return\n",
         (PARTS,),
     ),

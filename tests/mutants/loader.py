@@ -199,8 +199,8 @@ LOADER = [
     Mutant(
         "a batch that fails without a word is not named",
         PRODUCERS,
-        '            _say_where(exc, f"while samples {_cut',
-        '            str(f"while samples {_cut',
+        '            _say_where(exc, lambda: f"while samples {_cut',
+        '            str(lambda: f"while samples {_cut',
         (FAULTS,),
         "without_a_word or named_as_well",
     ),

@@ -13,13 +13,12 @@ from omniq.data.loader_pool import LoaderPool
 from omniq.data.position import Position
 from omniq.data.producers import Producer
 from omniq.data.sealed import sealed
-from omniq.data.source import Loaded
+from omniq.data.source import MAX_TOLD_CHARS, Loaded
 from omniq.data.statistics import Statistics
 from omniq.errors import PoolNotRunning
 from omniq.pool.pickles import told
 
 PROGRESS_EVERY_S: Final = 0.5
-MAX_TOLD_CHARS: Final = 500
 
 
 class Cursor:
@@ -97,7 +96,7 @@ class Epoch(Iterator[Any]):
         self._ahead = ahead
         self._has_room = pool is None
         self._is_over = False
-        self._reached = producer.position  # by the consumer, when it asked for the next batch
+        self._reached, self._left_out = producer.position, 0  # when the consumer asked for the next batch
 
     def __iter__(self) -> Self:
         return self
@@ -105,14 +104,14 @@ class Epoch(Iterator[Any]):
     def __next__(self) -> Any:
         if self._is_over:
             raise StopIteration
-        self._reached = self._producer.position
+        self._reached, self._left_out = self._producer.position, self._cursor.left_out
         try:
             return self._batch()
         except Exception:
             raise
         except BaseException:  # a Ctrl-C: nobody knows how far the batch had come
             if not self._is_over:
-                self._cursor.position = self._reached
+                self._cursor.position, self._cursor.left_out = self._reached, self._left_out
                 self._producer.go_back(self._reached)
             raise
 
@@ -152,7 +151,7 @@ class Epoch(Iterator[Any]):
                 if not loaded.is_empty:
                     return loaded
             self._cursor.reached(self._producer.position)
-            self._reached = self._producer.position
+            self._reached, self._left_out = self._producer.position, self._cursor.left_out
 
     def _note(self, began_at: float) -> None:
         self._cursor.waited(began_at)
@@ -182,7 +181,8 @@ class Epoch(Iterator[Any]):
 
 def _told(exc: Exception) -> str:
     notes = "; ".join(map(str, getattr(exc, "__notes__", ())))
-    return f"{told(exc):.{MAX_TOLD_CHARS}} ({notes:.{MAX_TOLD_CHARS}})"
+    text = f"{told(exc):.{MAX_TOLD_CHARS}}"
+    return f"{text} ({notes:.{MAX_TOLD_CHARS}})" if notes else text
 
 
 def _show(statistics: Statistics, *, is_over: bool) -> None:

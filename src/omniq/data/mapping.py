@@ -39,6 +39,8 @@ class Mapped(Iterator[Any]):
         self._chunk: list[Any] = []
         self._held: Work | None = None  # the same, as it is submitted
         self._place = stream.end
+        self._is_refused = False  # the chunk cannot be sent, which is told when its turn comes
+        self._refusals = 0
         hatch.open(stream, reader=self)
         self._is_closed = False
 
@@ -51,36 +53,53 @@ class Mapped(Iterator[Any]):
             found, value = self._stream.take_until_done()
             if found:
                 return value
-            if not self._more:
+            if self._is_refused:
+                self._try_again()
+            elif not self._more:
                 self.close()
         raise StopIteration
 
     @property
     def taken(self) -> int:
-        """How many results were taken out of the stream, whether or not they arrived."""
-        return self._stream.head
+        """How many results were taken out of the stream, or refusals told, whether or not they arrived."""
+        return self._stream.head + self._refusals
 
     def begin(self) -> None:
         """Submit what may be ahead. Only what was read makes room, so a slow reader is not overtaken."""
+        if self._is_refused:
+            return
         while self._more and self._stream.outstanding < self._ahead() * self._chunksize:
             if self._stream.end != self._place:  # it was submitted, and then somebody pressed Ctrl-C
                 self._go_on()
             if self._held is None:
+                self._fill()
+                if not self._chunk:
+                    self._more = False
+                    return
                 try:
-                    self._held = self._taken()
-                except Exception:
-                    self._chunk = []  # what cannot be had or sent is told once
-                    raise
-            if self._held is None:
-                self._more = False
-                return
+                    self._held = self._work(self._chunk)
+                except Exception:  # not kept until then: it has our frames, which would keep the reader
+                    self._is_refused = True
+                    return
             if not self._hatch.offer(self._stream, self._held):
                 return
             self._go_on()
 
-    def _taken(self) -> Work | None:
-        self._chunk.extend(islice(self._items, self._chunksize - len(self._chunk)))
-        return self._work(self._chunk) if self._chunk else None
+    def _fill(self) -> None:
+        try:
+            self._chunk.extend(islice(self._items, self._chunksize - len(self._chunk)))
+        except Exception:
+            self._chunk = []  # what cannot be had is told once
+            raise
+
+    def _try_again(self) -> None:
+        """Whatever was before it has been read: what is raised here is raised in its place, and once."""
+        self._is_refused = False
+        try:
+            self._held = self._work(self._chunk)
+        except Exception:
+            self._refusals, self._chunk = self._refusals + 1, []
+            raise
 
     def _go_on(self) -> None:
         self._chunk, self._held = [], None

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, count
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from omniq.data.position import Position
-from omniq.data.source import Job, LaneJob, Loaded
+from omniq.data.source import MAX_TOLD_CHARS, Job, LaneJob, Loaded
 from omniq.errors import PoolNotRunning, WorkerDied
-
-MAX_TOLD_CHARS: Final = 300
 
 
 class Results(Protocol):
@@ -19,7 +17,7 @@ class Results(Protocol):
 
     @property
     def taken(self) -> int:
-        """How many were taken out. Whether whoever asked for the last one has it, is another question."""
+        """How many were taken out or raised. Whether whoever asked has the last one, is another question."""
         ...
 
     def __next__(self) -> Loaded: ...
@@ -90,7 +88,7 @@ class Keyed:
         except Exception as exc:
             keys = self._asked[number].keys
             self.position = self.position.after(len(keys))
-            _say_where(exc, f"while samples {_cut_short(keys)} of the dataset were loaded")
+            _say_where(exc, lambda: f"while samples {_cut_short(keys)} of the dataset were loaded")
             raise
         self.position = self.position.after(len(self._asked[number].keys))
         return loaded
@@ -151,6 +149,7 @@ class InLanes:
             except StopIteration:  # these jobs have no end: a Ctrl-C has cut them off
                 self._lanes[turn].close()
                 self._begin(turn)
+                self._taken = self._all_taken  # without those that this lane gave before
                 continue
             except PoolNotRunning:
                 raise
@@ -171,7 +170,8 @@ class InLanes:
         if isinstance(exc, WorkerDied):
             self._deadly.add(turn)
         first = self.position.lanes[turn].samples
-        _say_where(exc, f"while samples {first} to {first + self._size - 1} of lane {turn} were loaded")
+        last = first + self._size - 1
+        _say_where(exc, lambda: f"while samples {first} to {last} of lane {turn} were loaded")
         self.position = self.position.after_lane(self._size, is_over)
         if is_over:
             self._lanes.pop(turn).close()
@@ -192,11 +192,11 @@ def _jobs(first: LaneJob) -> Iterator[LaneJob]:
         yield first._replace(position=position)
 
 
-def _say_where(exc: Exception, where: str) -> None:
+def _say_where(exc: Exception, where: Callable[[], str]) -> None:
     """Of a failure that does not say it itself: a worker that died, a batch that could not be made."""
-    with suppress(Exception):  # its own add_note
+    with suppress(Exception):  # its own add_note, or the repr of a key
         if not getattr(exc, "__notes__", None):
-            exc.add_note(where)
+            exc.add_note(where())
 
 
 def _cut_short(keys: list[Any]) -> str:

@@ -53,11 +53,12 @@ class Sampling(Struct, frozen=True, eq=False):
         position = at.samples
         for batch in islice(iter(batches), at.batches, None):
             try:
-                keys = list(batch)  # which may be read once only
+                single_keys = iter(batch)
             except TypeError as exc:
                 raise InvalidOption(
                     f"batch_sampler gave {batch!r:.100}, which is no list of keys; sampler= takes single ones"
                 ) from exc
+            keys = list(single_keys)  # which may be read once only
             yield Job(seed, at.epoch, position, keys)
             position += len(keys)
 

@@ -21,7 +21,7 @@ from omniq.pool import pickles
 # So many sequences of an iterable dataset are read in turns, whatever the number of workers.
 MAX_LANES: Final = 16
 MAX_OPEN_READERS: Final = 2 * MAX_LANES
-MAX_TOLD_CHARS: Final = 300
+MAX_TOLD_CHARS: Final = 500  # of a failure, or of keys, in a log or a note
 NOWHERE: Final = -1
 
 

@@ -229,6 +229,8 @@ class Hatch:
         """Count anew what nobody has taken; the lock is held."""
         self.unread_bytes = sum(stream.recount() for stream in self._streams)
         self.ready = sum(stream.unread for stream in self._streams)
+        if self.is_narrow:
+            self.wake()  # not only once: where the Ctrl-C came just before, it only seems to be woken
 
     def took(self, result: Result) -> None:
         """Somebody has read it; the lock is held."""
@@ -318,7 +320,7 @@ class Stream:
 
     def _pass_skipped(self) -> None:
         while self._results.get(self._next) is SKIPPED:
-            self._next += 1  # before it goes, as above
+            self._next += 1  # before it goes, as in `_popped`
             del self._results[self._next - 1]
 
     def recount(self) -> int:

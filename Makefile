@@ -33,7 +33,7 @@ help: ## print this table
 demo: $(READY) ## watch a few thousand tasks run and survive a killed worker (20 seconds)
 	@$(BIN)/omniq demo
 
-test: $(READY) ## run all tests except the long ones (about six minutes)
+test: $(READY) ## run all tests except the long ones (about five minutes)
 	$(PYTEST) $(PARALLEL) -m "not soak and not quiet" tests
 	@# Only the files that have such a test are collected again; a file may have soak tests only, hence exit code 5.
 	$(PYTEST) -m "quiet and not soak" $$(grep -rl --include='test_*.py' 'pytest\.mark\.quiet' tests) || [ $$? -eq 5 ]

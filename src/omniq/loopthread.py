@@ -57,7 +57,7 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self.name = name
         self.loop = new_event_loop()
-        self._executor = concurrent.futures.ThreadPoolExecutor(thread_name_prefix=f"{name}-helper")
+        self._executor = concurrent.futures.ThreadPoolExecutor(thread_name_prefix=f"{name}-blocking")
         self.loop.set_default_executor(self._executor)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._started = threading.Event()

@@ -238,7 +238,8 @@ async def test_c12_start_twice_does_nothing(store: AnyStore, logs: Logs) -> None
         before, threads = pool.id, omniq_threads()
         await pool.start()
         assert pool.id == before
-        assert omniq_threads() == threads
+        # The upkeep of the first start may still be about to open the file, in a thread of its own.
+        assert {thread.name for thread in omniq_threads() - threads} <= {"omniq-upkeep-blocking_0"}
         assert logs.levels_of("already running") == {"DEBUG"}
     assert len([line for line in logs.lines() if "already running" in line]) == 1
     assert len([line for line in logs.lines() if line.startswith("worker started")]) == 1

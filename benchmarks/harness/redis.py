@@ -1,4 +1,4 @@
-"""A Valkey or Redis of its own for every sample, the same program as that of the tests.
+"""A Valkey or Redis of its own for every sample: the program of the tests, or what OMNIQ_BENCH_REDIS names.
 
 Without a file, as peers are mostly run, or with an append-only one that is synced before each answer. It
 listens on loopback, because not every peer speaks through a unix socket.
@@ -6,6 +6,7 @@ listens on loopback, because not every peer speaks through a unix socket.
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,14 @@ from benchmarks.systems.base import ADDRESS
 IN_MEMORY = {"appendonly": "no", "save": ""}
 SYNCED = {"appendonly": "yes", "appendfsync": "always", "save": ""}
 ANSWER_LIMIT_S = 60.0
+GIVEN = "OMNIQ_BENCH_REDIS"
+
+
+def program() -> Path:
+    """What is started for a sample."""
+    from tests.redis import server
+
+    return Path(given) if (given := os.environ.get(GIVEN)) else server.find_program()
 
 
 class RedisServers(Server):
@@ -27,7 +36,7 @@ class RedisServers(Server):
         from tests.redis import server
 
         try:
-            server.find_program()
+            program()
         except server.NoServer as exc:
             raise NoServer(str(exc)) from None
 
@@ -38,7 +47,7 @@ class RedisServers(Server):
     def make(self, folder: Path) -> None:
         from tests.redis import server
 
-        self._running[folder] = one = server.Private(self._settings, port=True)
+        self._running[folder] = one = server.Private(self._settings, program=program(), port=True)
         one.start()
         (folder / ADDRESS).write_text(one.url, encoding="utf-8")
 

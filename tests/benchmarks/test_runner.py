@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.goals import KEEPERS_ON_REDIS, Goal
-from benchmarks.harness import peers
+from benchmarks.harness import peers, redis
 from benchmarks.harness.machine import Noise
 from benchmarks.harness.redis import RedisServers
 from benchmarks.harness.results import Results
@@ -20,6 +20,7 @@ from benchmarks.run import all_measures, all_systems, by_group, chosen_measures,
 from benchmarks.systems import load_all
 from benchmarks.tasks.drain import Drain
 from benchmarks.tasks.latency import Latency
+from tests.redis.server import find_program
 
 STORE_BY_STORE = ("omniq-sqlite", "huey-sqlite", "omniq-postgres", "omniq-redis", "omniq-redis-aof")
 TASKS = [
@@ -292,6 +293,13 @@ def test_a_very_small_run_measures_everything(tmp_path: Path) -> None:
     assert len(lines) == 1 + len(cases)
     assert "### Goals" in text
     assert list(scratch.iterdir()) == []
+
+
+def test_the_redis_that_is_named_is_the_one_that_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMNIQ_BENCH_REDIS", "/opt/redis/bin/redis-server")
+    assert redis.program() == Path("/opt/redis/bin/redis-server")
+    monkeypatch.delenv("OMNIQ_BENCH_REDIS")
+    assert redis.program() == find_program()
 
 
 @pytest.mark.bound(180)

@@ -9,8 +9,9 @@ import asyncpg
 import pytest
 
 from omniq import Task
-from omniq.storage.postgres import FIRST_LOOK, LOOK, PostgresStorage
+from omniq.storage.postgres import PostgresStorage
 from omniq.storage.postgres.claiming import Cursor
+from omniq.storage.postgres.looking import FIRST_LOOK, LOOK
 from omniq.storage.postgres.schema import quoted
 from omniq.task import Claim, Page, Settlement, StoredTask, TaskError, TaskFilter, TaskStatus, WorkerInfo
 from tests.postgres.stores import EverFromStart

@@ -15,7 +15,7 @@ from loguru import logger
 from omniq.clock import REAL_CLOCK, Clock
 from omniq.errors import CorruptRecord, InvalidOption, SchemaMismatch, StoreError, StoreUnavailable
 from omniq.storage.base import Capabilities, Claimed
-from omniq.storage.batched import check_moment, check_page, unknown
+from omniq.storage.batched import check_moment, unknown
 from omniq.storage.embedded import check_claim
 from omniq.storage.onserver import OnServer, refuse_delete, refuse_reschedule, refuse_retry, renewal
 from omniq.storage.postgres import records
@@ -23,6 +23,7 @@ from omniq.storage.postgres.claiming import Cursor
 from omniq.storage.postgres.connections import BORDER, MAX_CONNECTIONS, Address, Connections, close
 from omniq.storage.postgres.errors import IN_THE_WAY, code_of, explained, may_not_migrate, missing_schema
 from omniq.storage.postgres.joining import is_drivers, is_lost, run_on
+from omniq.storage.postgres.looking import PostgresLooking, must_be_possible
 from omniq.storage.postgres.moving import PostgresMoving
 from omniq.storage.postgres.records import HEAD_COLUMNS, Row, can_be_kept
 from omniq.storage.postgres.schedules import PostgresSchedules
@@ -43,20 +44,14 @@ from omniq.task import (
     Answer,
     Claim,
     Enqueued,
-    Head,
     Held,
     OnConflict,
-    Page,
     Renewal,
-    Run,
     Settlement,
     StoredTask,
-    Tally,
     Task,
     TaskError,
-    TaskFilter,
     TaskStatus,
-    Timing,
     WorkerInfo,
     check_progress,
     count,
@@ -92,10 +87,6 @@ MOMENTARY: Final = frozenset(
 NO_PLACES: Final[tuple[Sequence[Any], ...]] = ((), (), (), ())
 # How long a word that somebody waits for results is good for; it is given again in a third of that.
 EAR_S: Final = 30.0
-# One page looks at so many tasks at most, and first at fewer; so many of one status are sorted instead.
-FIRST_LOOK: Final = 500
-LOOK: Final = 10_000
-FEW: Final = 5_000
 # Rows of tallies that one beat puts together; and one enqueue in a thousand, which nobody should wait for.
 FOLD_AT_ONCE: Final = 100_000
 FOLD_A_FEW: Final = 5_000
@@ -109,7 +100,7 @@ ANNOUNCED_S: Final = 5.0
 _PARENTS: Final[list[object]] = []
 
 
-class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
+class PostgresStorage(PostgresLooking, OnServer, PostgresSchedules, PostgresMoving):
     """Tasks in a schema of a PostgreSQL database, on the server's clock.
 
     `durability="relaxed"` commits without waiting for the disk: the last moments may be lost when the server
@@ -428,23 +419,23 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
         return bool(await self._ask("progress", task_id, epoch, records.json_text((done, total))))
 
     async def cancel(self, task_id: str) -> TaskStatus:
-        _must_be_possible(task_id)
+        must_be_possible(task_id)
         [(status,)] = await self._tell("cancel", task_id, self.failed_ttl_s)
         return _status_or_unknown(task_id, status)
 
     async def retry(self, task_id: str) -> None:
-        _must_be_possible(task_id)
+        must_be_possible(task_id)
         [(number, key, holder)] = await self._tell("retry", task_id)
         refuse_retry(task_id, _status_or_unknown(task_id, number), key, holder)
 
     async def reschedule(self, task_id: str, eta: datetime, *, epoch: int | None = None) -> None:
         moment = check_moment(eta)
-        _must_be_possible(task_id)
+        must_be_possible(task_id)
         [(number, current)] = await self._tell("reschedule", task_id, moment, epoch)
         refuse_reschedule(task_id, _status_or_unknown(task_id, number), epoch, current)
 
     async def delete(self, task_id: str) -> None:
-        _must_be_possible(task_id)
+        must_be_possible(task_id)
         [(number,)] = await self._tell("delete", task_id)
         refuse_delete(task_id, _status_or_unknown(task_id, number))
 
@@ -468,91 +459,6 @@ class PostgresStorage(OnServer, PostgresSchedules, PostgresMoving):
         await self._ask("leave", worker)
 
     # --- looking ---------------------------------------------------------------------------------
-
-    async def _get(self, task_id: str) -> StoredTask | None:
-        rows = await self._ask("get", task_id) if can_be_kept(task_id) else []
-        return records.read_task(rows[0]) if rows else None
-
-    async def held(self, worker: str) -> list[Held]:
-        return [Held(*row) for row in await self._ask("held", worker)]
-
-    async def page(
-        self, filter: TaskFilter | None = None, after: str | None = None, limit: int = 100
-    ) -> Page:
-        """A short look first: where matches are frequent it is enough."""
-        check_page(limit)
-        wanted = filter or TaskFilter()
-        if after is not None:
-            await self._must_be_there(after)
-        tasks: list[Task] = []
-        for look in (max(FIRST_LOOK, limit), LOOK):
-            found, after = await self._look_at(wanted, after, look, limit - len(tasks))
-            tasks += found
-            if after is None or len(tasks) == limit:
-                break
-        return Page(tasks, after)
-
-    async def _look_at(
-        self, wanted: TaskFilter, after: str | None, look: int, limit: int
-    ) -> tuple[list[Task], str | None]:
-        whole, *rows = await self._ask("page", *records.filter_arguments(wanted), after, FEW, look, limit)
-        found = self._tasks_in(row[1:] for row in rows)
-        tasks = [task for task in found if wanted.matches(task, task.func_path)]
-        return tasks, rows[-1][2] if len(rows) == limit else whole[0]
-
-    async def longest_running(self, limit: int = 100) -> list[Task]:
-        check_page(limit)
-        return self._tasks_in(await self._ask("longest_running", limit))
-
-    def _tasks_in(self, rows: Iterable[Any]) -> list[Task]:
-        tasks: list[Task] = []
-        for row in rows:
-            try:
-                tasks.append(self.decode(records.read_task(row)))
-            except CorruptRecord as corrupt:
-                logger.error("passed over: {}", corrupt)
-        return tasks
-
-    async def _must_be_there(self, task_id: str) -> None:
-        if not can_be_kept(task_id) or not await self._ask("is_there", task_id):
-            raise unknown(task_id)
-
-    async def history(self, task_id: str) -> list[Run]:
-        rows = await self._ask("history", task_id) if can_be_kept(task_id) else []
-        return [records.read_run(row) for row in rows]
-
-    async def tallies(self) -> list[Tally]:
-        return [Tally(*row) for row in await self._ask("tallies")]
-
-    async def heads(self) -> list[Head]:
-        rows = await self._ask("heads")
-        return [Head(queue, -rank, task_id, path, due) for queue, rank, task_id, path, due in rows]
-
-    async def timings(self, limit: int = 1000) -> list[Timing]:
-        check_page(limit)
-        rows = await self._ask("timings", limit)
-        return [
-            Timing(queue, max(0.0, wait_s), run_s)
-            for queue, wait_s, run_s in rows
-            if wait_s is not None and run_s is not None
-        ]
-
-    async def ahead(self, task_id: str, most: int = 10_000) -> int:
-        count(most, "most", least=1)
-        _must_be_possible(task_id)
-        [(many,)] = await self._ask("ahead", task_id, most)
-        if many is None:
-            raise unknown(task_id)
-        return int(many)
-
-    async def paused(self) -> set[str]:
-        return {row[0] for row in await self._ask("paused")}
-
-    async def workers(self) -> list[WorkerInfo]:
-        return list(records.read_workers(await self._ask("workers")))
-
-    async def verify(self) -> list[str]:
-        return [row[0] for row in await self._ask("verify")]
 
     async def vitals(self) -> records.Vitals:
         """How the server is: its version, what keeps it from cleaning up, what this role may not do."""
@@ -616,11 +522,6 @@ def placed(stored: Sequence[StoredTask], rows: Sequence[Row]) -> list[Enqueued]:
     if not rows:
         return [Enqueued(task.id, created=True) for task in stored]
     return [Enqueued(row[1], created=row[2]) for row in rows]
-
-
-def _must_be_possible(task_id: str) -> None:
-    if not can_be_kept(task_id):
-        raise unknown(task_id)
 
 
 def _status_or_unknown(task_id: str, number: int | None) -> TaskStatus:
